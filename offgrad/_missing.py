@@ -52,7 +52,7 @@ class _NoAttribute(AttributeError):
         start = f"{where} has no attribute {name!r}"
         namespace = "torch" + where.removeprefix("offgrad") if where != "Tensor" else "torch.Tensor"
         if name.startswith("_"):
-            return f"{start}; names with a leading underscore are internal to PyTorch"
+            return f"{start}; if PyTorch has, it is internal there, and not supported"
         listed = pytorch_names().get(namespace)
         if listed is None:
             return f"{start}; if PyTorch has, it is not supported yet"

@@ -133,7 +133,7 @@ _FINITE = {
     Gamma: (Exponential, Gumbel, Normal),
     Gumbel: (Normal,),
     Normal: (Gumbel,),
-    Pareto: (Exponential, Gamma, Normal),
+    Pareto: (Exponential, Gamma, Normal, Pareto),
     Uniform: (Beta, ContinuousBernoulli, Exponential, Gamma, Gumbel, Pareto),
 }
 
@@ -154,9 +154,10 @@ _INFINITE = {
 
 def _reaches_outside(p: Any, q: Any) -> Any:
     """Return where p has values that q has not, for those whose bounds depend on parameters."""
-    if isinstance(q, Uniform):
-        low, high = (p.low, p.high) if isinstance(p, Uniform) else (0, 1)
-        return (q.low > low) | (q.high < high)
+    if isinstance(q, Uniform):  # p is from 0 to 1
+        return (q.low > 0) | (q.high < 1)
+    if isinstance(p, Pareto) and isinstance(q, Pareto):
+        return p.scale < q.scale
     if isinstance(p, Uniform):
         lowest = q.scale if isinstance(q, Pareto) else 0
         highest = 1 if isinstance(q, Beta | ContinuousBernoulli) else math.inf

@@ -53,22 +53,30 @@ class _LoopLibrary(JITCodeLibrary):  # type: ignore[misc]
         super()._optimize_final_module()
 
 
-class _HelperLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a helper, which only other libraries link.
+class _LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code that only other libraries link, without machine code of its own.
 
     Attributes:
-        environment: the name in the code, and the object, with which a helper raises exceptions.
+        environment: the name in the code, and the object, with which it raises exceptions.
     """
 
     environment: tuple[str, Any]
-
-    def _optimize_final_module(self) -> None:
-        """Nothing: the caller's passes optimise it."""
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._verify_declare_only_symbols()
         self._finalized = True
+
+
+class _HelperLibrary(_LinkedLibrary):
+    """The code of a helper."""
+
+    def _optimize_final_module(self) -> None:
+        """Nothing: the caller's passes optimise it."""
+
+
+class _CalledLibrary(_LinkedLibrary, _LoopLibrary):
+    """The code of a loop that others call, optimised as by itself: it has the same bits there."""
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -93,7 +101,7 @@ def _set_environments(library: Any) -> None:
     """Set the environments of a compiled library's helpers."""
     codegen = library.codegen
     for each in library._linking_libraries:
-        if isinstance(each, _HelperLibrary):
+        if isinstance(each, _LinkedLibrary):
             name, environment = each.environment
             if codegen._engine.is_symbol_defined(name):
                 codegen.set_env(name, environment)
@@ -117,9 +125,10 @@ class _DrivenLowering(_LoopLowering):
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _HelperLowering(_LoopLowering):
     _name = f"helper_{_SUFFIX}"
+    library_class: type[_LinkedLibrary] = _HelperLibrary
 
     def run_pass(self, state: Any) -> bool:
-        library = _HelperLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        library = self.library_class(state.targetctx.codegen(), state.func_id.func_qualname)
         flags, state.library, state.flags = state.flags, library, state.flags.copy()
         state.flags.no_compile = state.flags.no_cpython_wrapper = True
         state.flags.no_cfunc_wrapper = True
@@ -139,6 +148,12 @@ class _HelperLowering(_LoopLowering):
         return True
 
 
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _CalledLowering(_HelperLowering):
+    _name = f"called_{_SUFFIX}"
+    library_class = _CalledLibrary
+
+
 def _compiler(lowering: type[_LoopLowering]) -> Any:
     """Return Numba's compiler with a last pass of ours."""
 
@@ -156,8 +171,11 @@ def _compiler(lowering: type[_LoopLowering]) -> Any:
     return Compiler
 
 
-LOOP, DRIVEN, HELPER = map(_compiler, (_LoopLowering, _DrivenLowering, _HelperLowering))
-"""Compilers of loops, of loops whose calls threads share (see `_range_driver`), and of helpers."""
+LOOP, DRIVEN, HELPER, CALLED = map(
+    _compiler, (_LoopLowering, _DrivenLowering, _HelperLowering, _CalledLowering)
+)
+"""Compilers of loops, of loops whose calls threads share (see `_range_driver`), of helpers, and of
+loops that others call."""
 
 _OPTIONS = {"fastmath": set(EXACT), "error_model": "numpy", "pipeline_class": HELPER}
 

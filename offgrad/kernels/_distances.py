@@ -23,7 +23,7 @@ def distances(x: Array, y: Array, p: float, out: Array) -> None:
         out.fill(0)
         return
     body = _distances_loop if uses_numba(x, y, out) else _distances_numpy
-    parallel_for(partial(body, x, y, out, float(p)), *_rows_and_cost(x, y))
+    parallel_for(partial(body, x, y, out, _power(p, x)), *_rows_and_cost(x, y))
 
 
 def distances_backward(
@@ -38,7 +38,13 @@ def distances_backward(
         dx.fill(0)
         return
     body = _gradient_loop if uses_numba(*arrays) else _gradient_numpy
-    parallel_for(partial(body, *arrays, float(p)), *_rows_and_cost(x, y))
+    parallel_for(partial(body, *arrays, _power(p, x)), *_rows_and_cost(x, y))
+
+
+def _power(p: float, x: Array) -> float:
+    """Return p as a number of the arrays' dtype, perhaps infinite."""
+    with np.errstate(over="ignore"):
+        return float(x.dtype.type(p))
 
 
 def _rows_and_cost(x: Array, y: Array) -> tuple[int, int]:
@@ -99,7 +105,7 @@ def _distances_loop(x: Any, y: Any, out: Any, p: float, start: int, stop: int) -
                     total = total if size <= total or total != total else size  # NaN stays
             elif p == 0:
                 for k in range(a.size):
-                    total += zero if a[k] == b[k] else one
+                    total += zero if a[k] - b[k] == zero else one
             else:
                 for k in range(a.size):
                     total += abs(a[k] - b[k]) ** power
@@ -128,7 +134,9 @@ def _gradient_loop(
             distance, factor, b = distances[batch, i, j], grad[batch, i, j], others[j]
             if distance == 0:
                 continue
-            if p == 2:
+            if distance != distance:  # a NaN stays, in all coordinates
+                to += distance
+            elif p == 2:
                 factor /= distance
                 for k in range(a.size):
                     to[k] += factor * (a[k] - b[k])
@@ -162,4 +170,5 @@ def _gradient_numpy(
             slopes = np.zeros_like(sign)
         else:
             slopes = sign * np.where(size == 0, 1, size) ** (p - 1) / distance ** (p - 1)
-        dx[batch, i] = np.where(distance == 0, 0, factor * slopes).sum(0)
+        slopes = np.where(np.isnan(distance), np.nan, factor * slopes)
+        dx[batch, i] = np.where(distance == 0, 0, slopes).sum(0)

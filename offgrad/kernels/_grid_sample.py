@@ -40,7 +40,7 @@ def grid_sample(x: Array, grid: Array, padding: str, align_corners: bool, out: A
         align_corners: whether -1 and 1 are the centres of the corner elements.
         out: the values.
     """
-    index, shares, _ = _taps(x, grid, padding, align_corners)
+    index, shares, _ = _taps(x, grid, padding, align_corners, has_slopes=False)
     planes = _planes(x)
     body: Any = _values_loop if uses_numba(planes, shares, out) else _values_numpy
     count, channels, places = out.shape
@@ -58,7 +58,7 @@ def grid_sample_backward(
     dgrid: Array | None,
 ) -> None:
     """Write the gradients of x and of `grid`, given that of the values; None is skipped."""
-    index, shares, slopes = _taps(x, grid, padding, align_corners)
+    index, shares, slopes = _taps(x, grid, padding, align_corners, dgrid is not None)
     count, channels, places = grad.shape
     if dx is not None:
         planes = _planes(dx)
@@ -104,18 +104,20 @@ def _axis(place: Array, size: int, padding: str, align_corners: bool) -> _Axis:
 
 
 @np.errstate(all="ignore")
-def _taps(x: Array, grid: Array, padding: str, align_corners: bool) -> tuple[Array, Array, Array]:
+def _taps(
+    x: Array, grid: Array, padding: str, align_corners: bool, has_slopes: bool
+) -> tuple[Array, Array, Array]:
     """Return what each place takes from its four elements.
 
-    The elements' index in a plane [N, P, 4], -1 outside; their shares [N, P, 4]; and the
-    derivatives of these by the grid [N, P, 4, 2].
+    The elements' index in a plane [N, P, 4], -1 outside; their shares [N, P, 4]; and, if asked for,
+    the derivatives of these by the grid [N, P, 4, 2].
     """
     height, width = x.shape[2:]
     across = _axis(grid[..., 0], width, padding, align_corners)
     down = _axis(grid[..., 1], height, padding, align_corners)
     index = np.empty((*grid.shape[:2], _CORNERS), np.int64)
     shares = np.empty(index.shape, x.dtype)
-    slopes = np.empty((*index.shape, 2), x.dtype)
+    slopes = np.empty((*index.shape, 2 if has_slopes else 0), x.dtype)
     for corner in range(_CORNERS):
         below, right = divmod(corner, 2)
         row, column = down.first + below, across.first + right
@@ -126,8 +128,9 @@ def _taps(x: Array, grid: Array, padding: str, align_corners: bool) -> tuple[Arr
         vertical = down.share if below else 1 - down.share
         horizontal = across.share if right else 1 - across.share
         shares[..., corner] = horizontal * vertical
-        slopes[..., corner, 0] = across.slope * (vertical if right else -vertical)
-        slopes[..., corner, 1] = down.slope * (horizontal if below else -horizontal)
+        if has_slopes:
+            slopes[..., corner, 0] = across.slope * (vertical if right else -vertical)
+            slopes[..., corner, 1] = down.slope * (horizontal if below else -horizontal)
     return index, shares, slopes
 
 

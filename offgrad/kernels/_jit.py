@@ -334,7 +334,7 @@ def _named_after_helpers(
     if called:
         from offgrad.kernels import _compilers
 
-        compile_ = _decorator(_compilers.HELPER)
+        compile_ = _decorator(_compilers.CALLED)
         names = {**names, **{name: compile_(each) for name, each in called.items()}}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__module__ = function.__module__

@@ -19,6 +19,7 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
+from offgrad import memory
 from offgrad.kernels._arrays import Array, is_half
 from offgrad.kernels._bfloat16_products import tiles_body as bfloat16_tiles_body
 from offgrad.kernels._bfloat16_products import usable as bfloat16_usable
@@ -71,9 +72,7 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
     if inner == 1 and out.size > BLOCK:
         elementwise(np.multiply, out, a, b)
     elif not is_small and out.dtype.kind in "iu" and _is_exact_in_float64(a, b):
-        wide = np.empty(out.shape)
-        matmul(a.astype(wide.dtype), b.astype(wide.dtype), wide)
-        np.copyto(out, wide.astype(np.int64), casting="unsafe")
+        _in_float64(a, b, out)
     elif is_small or out.dtype not in _DTYPES:
         np.matmul(a, b, out=out)
     elif out.ndim == 2:
@@ -86,6 +85,17 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         _batch(a, b, out, count, out.shape[-2] * out.shape[-1] * inner)
     if bias is not None:
         np.add(out, bias, out=out)
+
+
+def _in_float64(a: Array, b: Array, out: Array) -> None:
+    """Write a product of integers that float64 can hold, one matrix after the other."""
+    first, second = (np.broadcast_to(each, (*out.shape[:-2], *each.shape[-2:])) for each in (a, b))
+    wide = memory.empty(out.shape[-2:], np.dtype(np.float64))
+    for at in np.ndindex(out.shape[:-2]):
+        matmul(first[at].astype(np.float64), second[at].astype(np.float64), wide)
+        np.copyto(
+            out[at], wide.astype(np.int64) if out.dtype.itemsize < 8 else wide, casting="unsafe"
+        )
 
 
 def _is_exact_in_float64(a: Array, b: Array) -> bool:

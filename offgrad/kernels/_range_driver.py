@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-VERSION = b"5"
+VERSION = b"6"
 """Part of the names of compiled loops in the cache: a change here or of `_compilers` makes it
 another one."""
 

@@ -282,7 +282,7 @@ def test_derivative_of_a_gamma_sample(concentration: float) -> None:
 SAME = """
     Bernoulli Beta Binomial Categorical Cauchy Dirichlet Exponential Gamma Geometric Gumbel
     HalfNormal Independent Laplace LogNormal Normal OneHotCategorical Poisson Uniform Chi2
-    covariance LowRankMultivariateNormal ContinuousBernoulli
+    covariance LowRankMultivariateNormal ContinuousBernoulli Pareto
 """
 PAIRS: list[tuple[str, Make, Make]] = [(n, CASES[n][0], CASES[n][0]) for n in SAME.split()]
 PAIRS += [

@@ -66,11 +66,33 @@ def test_euclidean_distances(
     np.testing.assert_allclose(out.astype(np.float64) ** 2, expected**2, atol=4e-6 * 16, rtol=4e-6)
 
 
-def test_nan_and_infinity_stay(backend: str) -> None:
-    x = np.array([[[np.nan, 1, 2], [np.inf, 0, 0], [1, 2, 3]]], np.float32)
-    y = np.zeros((1, 1, 3), np.float32)
-    for p in (1.0, 2.0, 3.0, np.inf):
-        out = np.empty((1, 3, 1), np.float32)
-        kernels.distances(x, y, p, out)
-        np.testing.assert_array_equal(np.isnan(out[0, :, 0]), [True, False, False])
-        assert np.isinf(out[0, 1, 0])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, np.inf])
+@pytest.mark.parametrize("at", [0, 2])
+def test_nan_and_infinity_stay(p: float, at: int, backend: str) -> None:
+    x = np.array([[[0, 1, 2], [np.inf, 0, 0], [1, 2, 3]]], np.float32)
+    x[0, 0, at] = np.nan
+    y, out = np.zeros((1, 1, 3), np.float32), np.empty((1, 3, 1), np.float32)
+    kernels.distances(x, y, p, out)
+    np.testing.assert_array_equal(np.isnan(out[0, :, 0]), [True, False, False])
+    assert np.isinf(out[0, 1, 0])
+    dx = np.empty_like(x)
+    kernels.distances_backward(np.ones_like(out), x, y, out, p, dx)
+    assert np.isnan(dx[0, 0]).all()
+    assert np.isfinite(dx[0, 2]).all()
+
+
+def test_differences_are_counted(backend: str) -> None:
+    x = np.array([[[1, 2, np.inf], [1, np.nan, 0]]], np.float32)
+    y, out = np.array([[[1, 0, np.inf]]], np.float32), np.empty((1, 2, 1), np.float32)
+    with np.errstate(invalid="ignore"):
+        kernels.distances(x, y, 0, out)
+    np.testing.assert_array_equal(out[0, :, 0], [2, 2])  # no difference of infinities is 0
+
+
+def test_an_exponent_beyond_the_dtype_is_infinite(backend: str) -> None:
+    x, y = np.array([[[0.5, 0.25]]], np.float32), np.zeros((1, 1, 2), np.float32)
+    out, dx = np.empty((1, 1, 1), np.float32), np.empty_like(x)
+    kernels.distances(x, y, 1e39, out)
+    kernels.distances_backward(np.ones_like(out), x, y, out, 1e39, dx)
+    np.testing.assert_array_equal(out, [[[0.5]]])
+    np.testing.assert_array_equal(dx, [[[1, 0]]])

@@ -16,7 +16,10 @@ CALLS = """
     pow(a, 2.0); pow(a, b); pow(a, [2.0, 3.0]); lerp(a, b, 0.1); lerp(a, b, b)
     addcmul(a, b, b); addcmul(a, b, b, 0.5); addcmul(a, b, b, [0.5, 2.0]); addcmul(a, b, b, value=2)
     addcdiv(a, b, b, -0.5); addcdiv(a, b, b, m.tensor([0.5, 2.0]))
-    clamp_min(a, 1.0); clamp_max(a, [1.0, 0.8]); maximum(a, b); maximum(a, 1.0); minimum(a, b)
+    add(a, other=b); add(a, scalars=[1.0, 2.0]); mul(a, scalar=0.5); lerp(a, b, weight=0.25)
+    addcmul(a, tensor1=b, tensor2=b, value=0.5); addcdiv(a, b, b, scalars=[1.0, 2.0])
+    pow(a, exponent=2.0); clamp_min(a, 1.0)
+    clamp_max(a, [1.0, 0.8]); maximum(a, b); maximum(a, 1.0); minimum(a, b)
 """
 
 
@@ -65,7 +68,8 @@ def test_others() -> None:
     for m in (offgrad, torch):
         a, b = _lists(m)
         found.append([
-            m._foreach_norm(a), m._foreach_norm(a, 1), m._foreach_max(a), m._foreach_clone(a),
+            m._foreach_norm(a), m._foreach_norm(a, 1), m._foreach_norm(a, ord=1),
+            m._foreach_max(a), m._foreach_clone(a),
             m._foreach_pow(2.0, a), m._foreach_copy_(b, a), m._foreach_zero_(a), b,
         ])  # fmt: skip
     for have, want in zip(*found, strict=True):
@@ -83,7 +87,17 @@ def test_errors() -> None:
     a, _ = _lists(offgrad)
     with pytest.raises(RuntimeError, match="2 tensors and a list of 1"):
         offgrad._foreach_add(a, [1.0])
+    calls: list[Any] = [
+        lambda: offgrad._foreach_sub(2.0, a),
+        lambda: offgrad._foreach_add([2.0, 3.0], 3),
+        lambda: offgrad._foreach_sqrt(a[0]),
+        lambda: offgrad._foreach_zero_(a[0]),
+        lambda: offgrad._foreach_add(a[0], a),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="takes a list of tensors first"):
+            call()
     with pytest.raises(RuntimeError, match="at least one tensor"):
         offgrad._foreach_add([], 1.0)
-    with pytest.raises(AttributeError, match="internal to PyTorch"):
+    with pytest.raises(AttributeError, match="if PyTorch has, it is internal"):
         _ = offgrad._foreach_nothing

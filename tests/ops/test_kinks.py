@@ -154,6 +154,25 @@ def test_cdist_of_equal_rows() -> None:
         _compare(run(offgrad), run(torch))
 
 
+@pytest.mark.parametrize("mode", ["use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"])
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, float("inf")])
+def test_second_derivatives_of_distances_of_0_and_of_ties(p: float, mode: str) -> None:
+    """By the gradient of the distances, of which the first derivative is a linear function."""
+    x = offgrad.tensor([[1.0, 1.0], [3.0, 4.0], [1.0, 1.0], [2.0, 2.0]], dtype=offgrad.float64)
+    x.requires_grad_()
+    weight = offgrad.ones(4, 4, dtype=offgrad.float64, requires_grad=True)
+    distances = offgrad.cdist(x, x.detach(), p, mode)
+    (slope,) = offgrad.autograd.grad((weight * distances).sum(), x, create_graph=True)
+    (found,) = offgrad.autograd.grad((slope**2).sum(), weight, retain_graph=True)
+    expected = offgrad.zeros(4, 4, dtype=offgrad.float64)
+    for i in range(4):
+        for j in range(4):
+            (part,) = offgrad.autograd.grad(distances[i, j], x, retain_graph=True)
+            expected[i, j] = 2 * (slope.detach() * part).sum()
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-12)
+    assert (found.diagonal() == 0).all()
+
+
 def test_an_ignored_row_passes_no_nan() -> None:
     def run(m: Any) -> Any:
         x = m.tensor([[0.0, float("-inf")], [-1.0, -2.0]], requires_grad=True)

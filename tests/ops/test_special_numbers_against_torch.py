@@ -27,6 +27,8 @@ VALUES = """
     s.pow(m.tensor([-32768, 2, -32768, -3], dtype=m.int16)); i.pow(m.tensor([-2**63, -1]))
     m.tensor([2.0], dtype=m.float64).float_power_(2.0)
     m.remainder(i[:0], 0); m.fmod(i[:0], 0); i[:0] // 0; i[:0].remainder(i[:1] * 0)
+    m.nan_to_num(c[0]); m.addcmul(i, i, i, value=m.tensor(2)); m.add(i, i, alpha=m.tensor(2))
+    i.index_add(0, i - 1, i, alpha=m.tensor(2)); m.repeat_interleave(i.int())
     m.nan_to_num(c); m.nan_to_num(c, 1.0, 2.0, -3.0); c.clone().nan_to_num_()
     call(m, "F.bilinear", m.ones(1, 2), m.ones(1, 3), m.ones(0, 2, 3))
     m.true_divide(x, 2, out=e); m.absolute(x, out=e); m.arccos(x / 9, out=e); m.lgamma(x, out=e)

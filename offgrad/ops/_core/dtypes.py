@@ -183,8 +183,17 @@ def element(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     return np.asarray(real).astype(dtype)
 
 
+def number_of(value: Any) -> Any:
+    """Return the number of a tensor without dimensions; all else as it is."""
+    return value._array.item() if isinstance(value, TensorBase) else value
+
+
 def as_factor(value: Any, dtype: np.dtype[Any], where: str) -> Any:
-    """Return a factor of elements of `dtype`; of integers as `element` returns it."""
+    """Return a factor of elements of `dtype`, a number or a tensor without dimensions.
+
+    Of integers as `element` returns it.
+    """
+    value = number_of(value)
     return element(value, dtype, where).item() if dtype.kind in "iu" else value
 
 

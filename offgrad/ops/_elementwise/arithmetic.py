@@ -22,6 +22,7 @@ from offgrad.ops._core.dtypes import (
     TensorLike,
     as_factor,
     category,
+    number_of,
 )
 from offgrad.ops._core.inplace_forms import direct_ufuncs
 from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
@@ -162,6 +163,7 @@ class Div(Broadcasting):
 
 
 def _checked_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> Any:
+    alpha = number_of(alpha)
     if category(dtype) < 2 and not isinstance(alpha, int | np.integer):
         raise RuntimeError(f"{where}: for {dtype.name} alpha must be an integer, got {alpha}")
     if isinstance(alpha, bool) and category(dtype) > 0:

@@ -182,7 +182,7 @@ class NanToNum(Op):
         self.save(self=x)
         result = out = memory.copy(x)
         if x.dtype.kind == "c":  # each part by itself
-            out = result.view(result.real.dtype)
+            out = result.reshape(-1).view(result.real.dtype)
             x = out.copy()
         np.copyto(out, x.dtype.type(nan), where=np.isnan(x))
         limits = None if x.dtype.kind in "biu" else _finite_limits(x.dtype)

@@ -339,8 +339,8 @@ def sinc(input: "Tensor") -> "Tensor":
 
 def atan2(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return the angle between the first axis and the point (`other`, `input`), from -pi to pi."""
-    check_tensor(input, "atan2"), check_tensor(other, "atan2")
-    a, b, dtype = ordered_floats("atan2", input, other)
+    first, second = check_tensor(input, "atan2"), check_tensor(other, "atan2")
+    a, b, dtype = ordered_floats("atan2", first, second)
     return Atan2.apply(a, b, dtype=dtype)
 
 

@@ -14,7 +14,7 @@ from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
     conj,
 )
-from offgrad.ops._core.dtypes import as_factor, category, check_tensor, shape_error
+from offgrad.ops._core.dtypes import as_factor, category, check_tensor, number_of, shape_error
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 from offgrad.ops._linalg.products import (
@@ -340,6 +340,7 @@ def _add_product(
             f"{where}: the input must broadcast to the shape {list(expected)} of the product, got "
             f"a {describe(input)}"
         )
+    beta, alpha = number_of(beta), number_of(alpha)
     for factor in (beta, alpha):
         if category(input._array.dtype) < 2 and not isinstance(factor, int | np.integer):
             raise RuntimeError(f"{where}: beta and alpha of integers must be integers")

@@ -1,6 +1,6 @@
 """Distances between the rows of matrices."""
 
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,9 +77,21 @@ class CdistBackward(Op):
     def _reference(self, grad: "Tensor", x1: "Tensor", x2: "Tensor") -> Any:
         if not x1._array.size:
             return x1 * 0
-        return differentiate(
-            lambda a: (a.unsqueeze(-2) - x2.unsqueeze(-3)).norm(self.p, -1), (x1,), (grad,), (True,)
-        )
+        p, difference = self.p, x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        size, sign = difference.abs(), difference.sign().detach()
+        if p == 0:
+            return x1 * 0
+        if p == inf:
+            slopes = sign * (size == size.amax(-1, keepdim=True))
+        elif p == 1:
+            slopes = sign
+        else:
+            # Where a distance or a difference is 0, the slope is 0, and constant.
+            size = size.masked_fill(size == 0, 1)
+            distance = difference.norm(p, -1, keepdim=True)
+            distance = distance.masked_fill(distance == 0, inf)
+            slopes = sign * size ** (p - 1) / distance ** (p - 1)
+        return (grad.unsqueeze(-1) * slopes).sum(-2)
 
 
 class EuclideanDist(Op):
@@ -95,7 +107,7 @@ class EuclideanDist(Op):
         """Of x1: the gradient over the distance, times x1 - x2, summed; 0 for a distance of 0."""
         x1, x2, distances = (self.saved(slot) for slot in ("x1", "x2", "result"))
         need_x1, need_x2 = self.needs_input_grad
-        ratio = (grad / distances).masked_fill(distances == 0, 0)
+        ratio = grad / distances.masked_fill(distances == 0, inf)
         return (
             x1 * ratio.sum(-1, keepdim=True) - ratio @ x2 if need_x1 else None,
             x2 * ratio.sum(-2).unsqueeze(-1) - ratio.mT @ x1 if need_x2 else None,
@@ -106,11 +118,12 @@ def cdist(
     x1: "Tensor",
     x2: "Tensor",
     p: float = 2.0,
-    compute_mode: str | None = "use_mm_for_euclid_dist_if_necessary",
+    compute_mode: str = "use_mm_for_euclid_dist_if_necessary",
 ) -> "Tensor":
     """Return the p-norm distances between rows: [..., P, M] and [..., R, M] to [..., P, R].
 
-    A distance of 0 has gradient 0. No array of all differences is made.
+    A distance of 0 has gradient 0. Forward and backward make no array of all differences; the
+    derivative of a gradient does.
 
     Args:
         x1: rows of real floating point numbers.
@@ -134,17 +147,16 @@ def cdist(
         raise shape_error("cdist", "rows must have the same size", x1, x2)
     if not p >= 0:
         raise RuntimeError(f"cdist: p must not be negative, got {p}")
-    mode = next(iter(_MODES)) if compute_mode is None else compute_mode
-    if mode not in _MODES:
+    if compute_mode not in _MODES:
         raise ValueError(
-            f"cdist: {mode} is not a valid value for compute_mode: {', '.join(_MODES)}"
+            f"cdist: {compute_mode} is not a valid value for compute_mode: {', '.join(_MODES)}"
         )
     a, b = promote(x1, x2, "cdist")
     try:
         before = np.broadcast_shapes(a._array.shape[:-2], b._array.shape[:-2])
     except ValueError:
         raise shape_error("cdist", "the dimensions before the rows must broadcast", a, b) from None
-    uses_product = _MODES[mode]
+    uses_product = _MODES[compute_mode]
     if uses_product is None:
         uses_product = max(a._array.shape[-2], b._array.shape[-2]) > _FEW
     return _distances(a, b, float(p), before, p == 2 and uses_product)

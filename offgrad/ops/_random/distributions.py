@@ -7,6 +7,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.memory.meta import MetaArray, meta_tensor_memory
 from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import category, real_floating
 from offgrad.ops._random.generators import Generator, default_generator
@@ -224,6 +225,9 @@ def multinomial(
             f"multinomial: weights must be real floating point numbers, got a {describe(input)}"
         )
     num_samples = integer(num_samples, "multinomial", "num_samples")
+    if type(input._array) is MetaArray:
+        shape = (*input._array.shape[:-1], num_samples)
+        return wrap(meta_tensor_memory(shape, np.dtype(np.int64)))
     weights = np.atleast_2d(input._array.astype(np.float64))
     if not np.isfinite(weights).all() or (weights < 0).any() or (weights.sum(1) <= 0).any():
         raise RuntimeError("multinomial: weights must be finite, not negative, and not all zero")

@@ -247,12 +247,21 @@ def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor
     return Extreme.of(where, *run(input, dim=axis, find=find, keepdim=keepdim))
 
 
+def _second(dim: Any, keepdim: bool, other: "Tensor | None", where: str) -> Any:
+    """Return the second argument: a dimension or the other tensor."""
+    if other is None:
+        return dim
+    if dim is not None or keepdim or not isinstance(other, TensorBase):
+        raise TypeError(f"{where} takes either dim and keepdim, or another tensor")
+    return other
+
+
 @with_numpy_names
 def max(
     input: "Tensor", dim: Any = None, keepdim: bool = False, *, other: "Tensor | None" = None
 ) -> Any:
     """Return the maximum; along `dim` ``(values, indices)``; of two tensors the elementwise one."""
-    return _max_or_min(input, dim if other is None else other, keepdim, "max")
+    return _max_or_min(input, _second(dim, keepdim, other, "max"), keepdim, "max")
 
 
 @with_numpy_names
@@ -260,7 +269,7 @@ def min(
     input: "Tensor", dim: Any = None, keepdim: bool = False, *, other: "Tensor | None" = None
 ) -> Any:
     """Return the minimum; along `dim` ``(values, indices)``; of two tensors the elementwise one."""
-    return _max_or_min(input, dim if other is None else other, keepdim, "min")
+    return _max_or_min(input, _second(dim, keepdim, other, "min"), keepdim, "min")
 
 
 def _arg_extreme(

@@ -227,7 +227,7 @@ def repeat_interleave(
     if repeats is None:
         if x._array.ndim != 1:
             raise RuntimeError(f"repeat_interleave: repeats must be 1D, got a {describe(x)}")
-        x, repeats = wrap(np.arange(x._array.size)), x
+        x, repeats = wrap(np.arange(x._array.size, dtype=x._array.dtype)), x
     if dim is None:
         x, dim = reshape(x, x._array.size), 0
     axis = normalize_dim(dim, x._array.ndim, "repeat_interleave")

@@ -67,6 +67,7 @@ def codec(name: str | Codec) -> Codec:
     near = difflib.get_close_matches(str(name).lower(), [*_CODECS, *_BLOSC])
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
-        f"unknown codec {name!r}; {meant}the names are {', '.join(_CODECS)}, and blosc-NAME[-SHUFFLE] "
-        f"with NAME of {', '.join(BLOSC_NAMES)} and SHUFFLE of {', '.join(BLOSC_SHUFFLES)}"
+        f"unknown codec {name!r}; {meant}the names are {', '.join(_CODECS)}, and "
+        f"blosc-NAME[-SHUFFLE] with NAME of {', '.join(BLOSC_NAMES)} and SHUFFLE of "
+        f"{', '.join(BLOSC_SHUFFLES)}"
     )
