@@ -45,6 +45,9 @@ MIN_TILES = 8
 _MIN_RANGE = 1 << 18
 """Multiplications of a range of small products of a batch."""
 
+_MIN_CONVERTED = 1 << 15
+"""Multiplications of integers in a matrix for which its conversion to float64 pays."""
+
 _PACKING = 16
 """Multiplications of a compiled loop in the time that it takes to copy an element."""
 
@@ -71,7 +74,7 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         return
     if inner == 1 and out.size > BLOCK:
         elementwise(np.multiply, out, a, b)
-    elif not is_small and out.dtype.kind in "iu" and _is_exact_in_float64(a, b):
+    elif not is_small and out.dtype.kind in "iu" and _is_exact_in_float64(a, b, out):
         _in_float64(a, b, out)
     elif is_small or out.dtype not in _DTYPES:
         np.matmul(a, b, out=out)
@@ -98,8 +101,10 @@ def _in_float64(a: Array, b: Array, out: Array) -> None:
         )
 
 
-def _is_exact_in_float64(a: Array, b: Array) -> bool:
-    """Return whether all sums of products of integers are numbers that float64 has."""
+def _is_exact_in_float64(a: Array, b: Array, out: Array) -> bool:
+    """Return whether sums of products of integers are numbers that float64 has, and many."""
+    if prod(out.shape[-2:]) * a.shape[-1] < _MIN_CONVERTED:
+        return False
     largest = [max(abs(int(each.min())), abs(int(each.max()))) for each in (a, b)]
     return bool(prod(largest) * a.shape[-1] < 2**53)
 
