@@ -86,11 +86,13 @@ class CdistBackward(Op):
         elif p == 1:
             slopes = sign
         else:
-            # Where a distance or a difference is 0, the slope is 0, and constant.
-            size = size.masked_fill(size == 0, 1)
             distance = difference.norm(p, -1, keepdim=True)
-            distance = distance.masked_fill(distance == 0, inf)
-            slopes = sign * size ** (p - 1) / distance ** (p - 1)
+            distance = distance.masked_fill(distance == 0, inf)  # its slopes are 0, and constant
+            if p == 2:
+                slopes = difference / distance
+            else:
+                size = size.masked_fill(size == 0, 1)
+                slopes = sign * size ** (p - 1) / distance ** (p - 1)
         return (grad.unsqueeze(-1) * slopes).sum(-2)
 
 
