@@ -1,4 +1,4 @@
-"""Let einops take offgrad's tensors: ``import offgrad.utils.einops``, then einops as ever.
+"""Let einops take offgrad's tensors: ``import offgrad.nn.einops``, then einops as ever.
 
 `Rearrange` and `Reduce` are the layers of ``einops.layers.torch``, for offgrad's modules. Needs the
 package einops.
@@ -12,7 +12,7 @@ from einops.layers import RearrangeMixin as _RearrangeMixin
 from einops.layers import ReduceMixin as _ReduceMixin
 
 from offgrad._tensor.tensor import Tensor as _Tensor
-from offgrad.nn import Module as _Module
+from offgrad.nn.modules.module import Module as _Module
 
 __all__ = ["Rearrange", "Reduce"]
 

@@ -14,7 +14,7 @@ X = np.arange(48, dtype=np.float32).reshape(2, 3, 2, 4)
 
 
 def _tensor(requires_grad: bool = False) -> offgrad.Tensor:
-    import offgrad.utils.einops
+    import offgrad.nn.einops
 
     return offgrad.tensor(X, requires_grad=requires_grad)
 
@@ -47,7 +47,7 @@ def test_gradients_flow() -> None:
 
 
 def test_layers_are_modules() -> None:
-    from offgrad.utils.einops import Rearrange, Reduce
+    from offgrad.nn.einops import Rearrange, Reduce
 
     model = nn.Sequential(Rearrange("b c h w -> b (h w) c"), Reduce("b n c -> b c", "sum"))
     np.testing.assert_allclose(model(_tensor()).numpy(), X.sum((2, 3)))
@@ -61,10 +61,10 @@ def test_parse_shape_and_numpy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["einops", "offgrad.utils.einops"])
+@pytest.mark.parametrize("first", ["einops", "offgrad.nn.einops"])
 def test_either_may_be_imported_first(first: str) -> None:
     program = (
-        f"import {first}\nimport offgrad.utils.einops, einops, offgrad as torch\n"
+        f"import {first}\nimport offgrad.nn.einops, einops, offgrad as torch\n"
         "assert einops.rearrange(torch.ones(2, 3), 'a b -> b a').shape == (3, 2)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
