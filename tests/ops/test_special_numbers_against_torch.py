@@ -79,3 +79,15 @@ def test_errors(line: str) -> None:
         eval(line, _names(torch))
     with pytest.raises(want.type):
         eval(line, _names(offgrad))
+
+
+def test_a_factor_of_several_elements_is_no_number() -> None:
+    x, pair = offgrad.ones(2, 2), offgrad.ones(2)
+    calls: list[Any] = [
+        lambda: offgrad.add(x, x, alpha=pair),
+        lambda: offgrad.addmm(x, x, x, beta=pair),
+        lambda: offgrad.addcmul(x, x, x, value=pair),
+    ]
+    for run in calls:
+        with pytest.raises(TypeError, match="the factor must be a number, got a float32 tensor"):
+            run()

@@ -183,9 +183,17 @@ def element(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     return np.asarray(real).astype(dtype)
 
 
-def number_of(value: Any) -> Any:
-    """Return the number of a tensor without dimensions; all else as it is."""
-    return value._array.item() if isinstance(value, TensorBase) else value
+def number_of(value: Any, where: str) -> Any:
+    """Return the number of a tensor of one element; all else as it is.
+
+    Raises:
+        TypeError: for a tensor of more elements, or none.
+    """
+    if not isinstance(value, TensorBase):
+        return value
+    if value._array.size != 1:
+        raise TypeError(f"{where}: the factor must be a number, got a {describe(value)}")
+    return value._array.item()
 
 
 def as_factor(value: Any, dtype: np.dtype[Any], where: str) -> Any:
@@ -193,7 +201,7 @@ def as_factor(value: Any, dtype: np.dtype[Any], where: str) -> Any:
 
     Of integers as `element` returns it.
     """
-    value = number_of(value)
+    value = number_of(value, where)
     return element(value, dtype, where).item() if dtype.kind in "iu" else value
 
 

@@ -340,7 +340,7 @@ def _add_product(
             f"{where}: the input must broadcast to the shape {list(expected)} of the product, got "
             f"a {describe(input)}"
         )
-    beta, alpha = number_of(beta), number_of(alpha)
+    beta, alpha = number_of(beta, where), number_of(alpha, where)
     for factor in (beta, alpha):
         if category(input._array.dtype) < 2 and not isinstance(factor, int | np.integer):
             raise RuntimeError(f"{where}: beta and alpha of integers must be integers")
