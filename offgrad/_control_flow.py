@@ -14,7 +14,7 @@ def _truth(value: Any, name: str) -> bool:
                 f"{describe(value)}"
             )
         return bool(value._array.item())
-    if not isinstance(value, bool | int | float):
+    if not isinstance(value, (bool, int, float)):
         raise RuntimeError(
             f"{name}: the condition must be a bool or a tensor of one element, got {value!r}"
         )
@@ -39,7 +39,7 @@ def cond(
             function, or `operands` neither tuple nor list.
     """
     _check_callables("cond", true_fn, false_fn)
-    if not isinstance(operands, tuple | list):
+    if not isinstance(operands, (tuple, list)):
         raise RuntimeError(
             f"cond: operands must be a tuple or a list of arguments, got {type(operands).__name__}"
         )
@@ -56,7 +56,7 @@ def while_loop(
             result of `body_fn` does not have the number, shapes and dtypes of its arguments.
     """
     _check_callables("while_loop", cond_fn, body_fn)
-    if not isinstance(carried_inputs, tuple | list):
+    if not isinstance(carried_inputs, (tuple, list)):
         raise RuntimeError(
             "while_loop: carried_inputs must be a tuple or a list, got "
             f"{type(carried_inputs).__name__}"
@@ -64,7 +64,7 @@ def while_loop(
     carried = tuple(carried_inputs)
     while _truth(cond_fn(*carried), "while_loop"):
         made = body_fn(*carried)
-        after = tuple(made) if isinstance(made, tuple | list) else (made,)
+        after = tuple(made) if isinstance(made, (tuple, list)) else (made,)
         if [*map(_kind, after)] != [*map(_kind, carried)]:
             raise RuntimeError(
                 "while_loop: body_fn must return as many values as it takes, of the same shapes "

@@ -29,7 +29,7 @@ _OF_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 def _per_tensor(argument: Any, count: int, name: str) -> list[Any]:
     """Return an argument for each of `count` tensors: an element of a list, or always the same."""
-    if not isinstance(argument, list | tuple):
+    if not isinstance(argument, (list, tuple)):
         return [argument] * count
     if len(argument) != count:
         raise RuntimeError(
@@ -78,9 +78,9 @@ def _foreach(operation: str) -> Callable[..., Any]:
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         operands, rest = _positional(operation if operation == "copy_" else base, args, kwargs)
-        if operation == "pow" and isinstance(self, int | float | complex) and operands:
+        if operation == "pow" and isinstance(self, (int, float, complex)) and operands:
             return tuple([self**each for each in operands[0]])
-        if not isinstance(self, list | tuple) or not all(isinstance(x, Tensor) for x in self):
+        if not isinstance(self, (list, tuple)) or not all(isinstance(x, Tensor) for x in self):
             raise TypeError(f"{name} takes a list of tensors first, got {type(self).__name__}")
         if not self:
             raise RuntimeError(f"{name}: the list must have at least one tensor")

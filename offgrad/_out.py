@@ -98,7 +98,7 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
                     raise
             install()
             return run(*args, **kwargs)
-        targets = tuple(out) if isinstance(out, tuple | list) else (out,)
+        targets = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         for target in targets:
             if not isinstance(target, TensorBase):
                 raise TypeError(f"{name}: out= must be a tensor, got {type(target).__name__}")

@@ -258,7 +258,7 @@ def quantize_per_tensor(input: Any, scale: Any, zero_point: Any, dtype: Any) -> 
     Raises:
         RuntimeError: for other dtypes, and a zero point out of range.
     """
-    if isinstance(input, tuple | list):
+    if isinstance(input, (tuple, list)):
         parts = zip(input, scale, zero_point, strict=True)
         return tuple(quantize_per_tensor(*each, dtype) for each in parts)
     factor, zero = float(scale), int(zero_point)
@@ -323,7 +323,7 @@ def quantize_per_tensor_dynamic(input: Tensor, dtype: Any, reduce_range: bool) -
 
 def dequantize(tensor: Any) -> Any:
     """Return the numbers of a quantized tensor, or of each of a list, float32."""
-    if isinstance(tensor, tuple | list):
+    if isinstance(tensor, (tuple, list)):
         return tuple(dequantize(each) for each in tensor)
     return tensor.dequantize()
 

@@ -133,5 +133,5 @@ class _ClassProperty:
 
 def classproperty(func: Callable[..., Any]) -> _ClassProperty:
     """Return a property of a class: a decorator of functions that take the class."""
-    is_bound = isinstance(func, classmethod | staticmethod)
+    is_bound = isinstance(func, (classmethod, staticmethod))
     return _ClassProperty(func if is_bound else classmethod(func))

@@ -104,7 +104,7 @@ def set_deterministic_debug_mode(debug_mode: int | str) -> None:
         TypeError: for other types.
         RuntimeError: for other values.
     """
-    if not isinstance(debug_mode, int | str):
+    if not isinstance(debug_mode, (int, str)):
         raise TypeError(f"debug_mode must be a str or an int, got {type(debug_mode).__name__}")
     if isinstance(debug_mode, int) and 0 <= debug_mode < len(_MODES):
         debug_mode = _MODES[debug_mode]

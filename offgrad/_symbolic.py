@@ -77,7 +77,7 @@ def sym_ite(b: bool, t: Any, f: Any) -> Any:
 
 def sym_sum(*args: Any) -> Any:
     """Return the sum of numbers, or of one list of them."""
-    return sum(args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args)
+    return sum(args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args)
 
 
 def sym_fresh_size(expr: Any) -> Any:

@@ -47,7 +47,7 @@ def _numbers(version: Any) -> tuple[int, ...]:
         if not version[:1].isdigit():
             return ()
         parts = re.findall(r"\d+", version.partition("+")[0])
-    if not isinstance(parts, tuple | list):
+    if not isinstance(parts, (tuple, list)):
         return ()
     return tuple(int(each) for each in parts)
 

@@ -41,7 +41,7 @@ def save(
         raise TypeError(f"save writes with the pickle module only, got {pickle_module!r}")
     if not _use_new_zipfile_serialization:
         raise RuntimeError("save writes zip files only; the format before PyTorch 1.6 is read only")
-    if isinstance(f, str | os.PathLike):
+    if isinstance(f, (str, os.PathLike)):
         path = os.fspath(f)
         folder = os.path.splitext(os.path.basename(path))[0]
         with writer.replacing(path) as file:
@@ -94,7 +94,7 @@ def load(
         raise RuntimeError(
             "load reads with the pickle module only; with weights_only=True no other can be given"
         )
-    if mmap and not isinstance(f, str | os.PathLike):
+    if mmap and not isinstance(f, (str, os.PathLike)):
         raise ValueError("f must be a string or path for mmap=True: a file object has no name")
     options = reader.Options(map_location, weights_only, encoding)
     file, path = reader.open_file(f)

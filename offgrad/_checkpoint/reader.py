@@ -273,7 +273,7 @@ def open_file(file: Any) -> tuple[BinaryIO, str | None]:
     Raises:
         AttributeError: `file` can neither be opened nor read.
     """
-    if isinstance(file, str | os.PathLike):
+    if isinstance(file, (str, os.PathLike)):
         path = os.fspath(file)
         return open(path, "rb"), str(path)
     missing = [name for name in ("read", "seek", "tell") if not hasattr(file, name)]

@@ -287,7 +287,7 @@ def _set_random_states(states: Mapping[str, Any]) -> None:
 
 def _check_arrays(value: Any, place: str) -> None:
     """Raise for arrays of NumPy, and its numbers, in nested containers."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(
             f"a checkpoint holds tensors, containers, numbers and text, got {type(value).__name__} "
             f"of NumPy at {place[1:]!r}: pass offgrad.as_tensor of it, or item() of a number"

@@ -189,7 +189,7 @@ class Attributes(TensorBase):
         return int(self._array.shape[0])
 
     def __contains__(self: Any, element: Any) -> bool:
-        if not isinstance(element, TensorBase | bool | int | float | complex | np.generic):
+        if not isinstance(element, (TensorBase, bool, int, float, complex, np.generic)):
             raise RuntimeError(
                 f"`in` looks for tensors and numbers in a tensor, got {type(element)}"
             )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import ops
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import category, element
 from offgrad.ops._random.generators import default_generator
 
@@ -29,7 +29,7 @@ class Fills(TensorBase):
     def fill_(self: Any, value: Any) -> "Tensor":
         """Fill with one number, or a tensor without dimensions."""
         if not isinstance(value, TensorBase):
-            value = ops.tensor(element(value, self._array.dtype, "fill_"))
+            value = wrap(element(value, self._array.dtype, "fill_"))
         elif value._array.ndim:
             raise RuntimeError(
                 "fill_ only supports 0-dimension value tensor or a number, got "

@@ -64,7 +64,7 @@ def is_tensor(obj: Any) -> Any:
 
 def is_storage(obj: Any) -> bool:
     """Return whether `obj` is a storage of PyTorch's kind."""
-    return isinstance(obj, UntypedStorage | TypedStorage)
+    return isinstance(obj, (UntypedStorage, TypedStorage))
 
 
 def fill(input: Any, value: Any) -> Any:

@@ -42,7 +42,7 @@ def legacy_tensor(data: tuple[Any, ...], dtype: np.dtype[Any], where: str) -> An
                 ".to()"
             )
         return wrap(first._array, first._storage)
-    if isinstance(first, bool | int | float | complex | str) or not hasattr(first, "__len__"):
+    if isinstance(first, (bool, int, float, complex, str)) or not hasattr(first, "__len__"):
         raise TypeError(f"{where}: data must be a sequence (got {type(first).__name__})")
     if dtype.kind in "iu":
         numbers = ops.tensor(first)._array

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _comparable(other: object) -> TypeGuard[Any]:
-    return isinstance(other, TensorBase | bool | int | float | complex | np.generic)
+    return isinstance(other, (TensorBase, bool, int, float, complex, np.generic))
 
 
 def _operator(
@@ -74,6 +74,7 @@ class Operators(TensorBase):
         return self
 
     __getitem__ = ops.getitem
+    __setitem__ = ops.setitem
     __neg__ = ops.neg
     __abs__ = ops.abs
     __add__ = _operator(ops.add)

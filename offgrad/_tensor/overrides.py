@@ -144,7 +144,7 @@ def _converted(result: Any, kind: Any) -> Any:
         return result
     if isinstance(result, TensorBase):
         return result if isinstance(result, kind) else result.as_subclass(kind)  # type: ignore[attr-defined]
-    if isinstance(result, tuple | list):
+    if isinstance(result, (tuple, list)):
         parts = [_converted(each, kind) for each in result]
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     return result

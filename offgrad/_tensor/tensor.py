@@ -34,9 +34,8 @@ from offgrad.autograd.tensor_base import (
 )
 from offgrad.autograd.views import is_stale, refresh
 from offgrad.ops._core.device import CPU
-from offgrad.ops._core.dtypes import check_tensor, default_dtype, element
+from offgrad.ops._core.dtypes import check_tensor, default_dtype
 from offgrad.ops._core.factories import check_requires_grad, placed
-from offgrad.ops._indexing.advanced import as_tuple, parse
 from offgrad.ops._shape.permuting import expand_to
 from offgrad.ops._shape.reshaping import View, reshape_to
 
@@ -128,7 +127,7 @@ class Tensor(
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if not isinstance(value, bool | np.bool_):
+        if not isinstance(value, (bool, np.bool_)):
             raise RuntimeError(f"requires_grad must be a bool, got {value!r}")
         self.requires_grad_(value)
 
@@ -139,7 +138,7 @@ class Tensor(
             RuntimeError: for integers and bools; if switched off for the result of an operation.
             TypeError: if `requires_grad` is no bool.
         """
-        if not isinstance(requires_grad, bool | np.bool_):
+        if not isinstance(requires_grad, (bool, np.bool_)):
             raise TypeError(f"requires_grad must be a bool, got {requires_grad!r}")
         if requires_grad:
             check_requires_grad(self)
@@ -378,18 +377,6 @@ class Tensor(
         return reshape_to(self, check_tensor(other, "reshape_as").shape, "reshape_as")
 
     # In place
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        while isinstance(value, Tensor) and value._array.ndim and value._array.shape[0] == 1:
-            value = value[0]  # as PyTorch drops leading sizes of 1
-        index = as_tuple(index)
-        if not parse(index)[2]:
-            target = ops.getitem(self, index)
-            if not isinstance(value, TensorBase):
-                value = ops.tensor(element(value, self._array.dtype, "setitem"))
-            ops.copy_(target, value, name="setitem")
-        else:
-            ops.inplace(ops.index_put, self, index, value)
 
     def detach_(self) -> "Tensor":
         """Remove the tensor from the graph: it becomes a leaf that does not require grad.

@@ -93,6 +93,6 @@ def _converted(value: Any, dtype: Any) -> Any:
         return tensor.to(dtype) if is_converted else tensor
     if isinstance(value, Mapping):
         return {name: _converted(each, dtype) for name, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return type(value)([_converted(each, dtype) for each in value])
     return value

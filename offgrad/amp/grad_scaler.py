@@ -93,7 +93,7 @@ class GradScaler:
             return outputs * self._scale_tensor()
         if isinstance(outputs, Iterable):
             scaled = map(self.scale, outputs)
-            return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
+            return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
         raise ValueError("scale() takes a Tensor, or an iterable of them")
 
     def unscale_(self, optimizer: Optimizer) -> None:
@@ -151,7 +151,7 @@ class GradScaler:
             return
         scale = self._known_scale("update")
         if new_scale is not None:
-            if not isinstance(new_scale, float | int) and not (
+            if not isinstance(new_scale, (float, int)) and not (
                 isinstance(new_scale, Tensor) and new_scale.numel() == 1
             ):
                 raise AssertionError("new_scale must be a float, or a tensor of one element")

@@ -81,9 +81,9 @@ state = _State()
 
 def as_tuple(tensors: Any) -> "tuple[Tensor, ...]":
     """Return one tensor or several as a tuple."""
-    if not isinstance(tensors, TensorBase | Iterable):
+    if not isinstance(tensors, (TensorBase, Iterable)):
         raise TypeError(f"expected a tensor, or a sequence of them, got {type(tensors).__name__}")
-    if isinstance(tensors, TensorBase | GradientEdge):
+    if isinstance(tensors, (TensorBase, GradientEdge)):
         return (tensors,)  # type: ignore[return-value]
     return tuple(tensors)
 

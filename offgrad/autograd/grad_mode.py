@@ -168,7 +168,7 @@ class set_grad_enabled(_GradMode):
     """Set recording to `mode` at once; as a context manager, restore it at the end."""
 
     def __init__(self, mode: bool) -> None:
-        if not isinstance(mode, bool | np.bool_):
+        if not isinstance(mode, (bool, np.bool_)):
             raise TypeError(f"set_grad_enabled takes a bool, got {mode!r}")
         super().__init__()
         self._mode = bool(mode)
@@ -219,7 +219,7 @@ class set_multithreading_enabled:
     """
 
     def __init__(self, mode: bool) -> None:
-        if not isinstance(mode, bool | np.bool_):
+        if not isinstance(mode, (bool, np.bool_)):
             raise TypeError(f"set_multithreading_enabled takes a bool, got {mode!r}")
         self._previous = _threads.enabled
         _threads.enabled = bool(mode)

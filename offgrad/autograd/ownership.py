@@ -25,13 +25,18 @@ _ONE_ITEM = _item_count((object(),))
 _ONE_ATTRIBUTE = _attribute_count(_Owner(), "value")
 
 
+def is_only_holder(items: Sequence[object]) -> bool:
+    """Return whether `items` holds the only reference to its first item."""
+    return _item_count(items) == _ONE_ITEM
+
+
 def is_sole_owner(grads: Sequence[Any]) -> bool:
     """Return whether `grads` holds the only references to its one tensor and its memory.
 
     Every view of memory refers to the array that it is a view of, so their numbers of references
     tell. Weak references to the tensor do not count.
     """
-    if _item_count(grads) != _ONE_ITEM or _attribute_count(grads[0], "_storage") != _ONE_ATTRIBUTE:
+    if not is_only_holder(grads) or _attribute_count(grads[0], "_storage") != _ONE_ATTRIBUTE:
         return False
     storage = grads[0]._storage
     if storage.external or storage.inference or storage.is_noted or storage.successor is not None:

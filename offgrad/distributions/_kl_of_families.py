@@ -160,14 +160,14 @@ def _reaches_outside(p: Any, q: Any) -> Any:
         return p.scale < q.scale
     if isinstance(p, Uniform):
         lowest = q.scale if isinstance(q, Pareto) else 0
-        highest = 1 if isinstance(q, Beta | ContinuousBernoulli) else math.inf
+        highest = 1 if isinstance(q, (Beta, ContinuousBernoulli)) else math.inf
         return (p.low < lowest) | (p.high > highest)
     return None
 
 
 def _divergence(p: Any, q: Any) -> Tensor:
     result: Tensor = -p.entropy() - _of(_MEAN_LOG_DENSITY, q)(p, q)
-    outside = None if isinstance(q, Gumbel | Normal) else _reaches_outside(p, q)
+    outside = None if isinstance(q, (Gumbel, Normal)) else _reaches_outside(p, q)
     return result if outside is None else result.masked_fill(outside, math.inf)
 
 

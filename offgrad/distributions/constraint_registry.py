@@ -22,7 +22,7 @@ class ConstraintRegistry:
         """
         if factory is None:
             return lambda function: self.register(constraint, function)
-        if not isinstance(constraint, type | constraints.Constraint):
+        if not isinstance(constraint, (type, constraints.Constraint)):
             raise TypeError(f"a Constraint, or a subclass of it, is needed, got {constraint}")
         self._registry[_key(constraint)] = factory
         return factory

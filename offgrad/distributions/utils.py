@@ -27,7 +27,7 @@ def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
         ValueError: for anything else.
     """
     for each in values:
-        if not isinstance(each, Tensor | int | float | complex | np.number):
+        if not isinstance(each, (Tensor, int, float, complex, np.number)):
             raise ValueError(
                 f"each argument must be a number or a Tensor, got {type(each).__name__}"
             )

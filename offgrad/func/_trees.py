@@ -13,7 +13,7 @@ def _walk(tree: Any) -> Iterator[Any]:
     if isinstance(tree, dict):
         for each in tree.values():
             yield from _walk(each)
-    elif isinstance(tree, tuple | list):
+    elif isinstance(tree, (tuple, list)):
         for each in tree:
             yield from _walk(each)
     else:
@@ -29,7 +29,7 @@ def _rebuilt(tree: Any, values: Iterator[Any]) -> Any:
     if isinstance(tree, dict):
         pairs = [(key, _rebuilt(each, values)) for key, each in tree.items()]
         return type(tree)(pairs)
-    if isinstance(tree, tuple | list):
+    if isinstance(tree, (tuple, list)):
         parts = [_rebuilt(each, values) for each in tree]
         return tree._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
     return next(values)
@@ -59,7 +59,7 @@ def broadcast(prefix: Any, tree: Any) -> list[Any]:
     Raises:
         ValueError: if the two do not fit.
     """
-    if isinstance(prefix, dict | tuple | list):
+    if isinstance(prefix, (dict, tuple, list)):
         if type(prefix) is not type(tree) or len(prefix) != len(tree):
             raise ValueError(f"{structure(prefix)} does not fit {structure(tree)}")
         keys: Any = prefix if isinstance(prefix, dict) else range(len(prefix))

@@ -64,7 +64,7 @@ def vmap(
 def _checked_dims(in_dims: Any, args: Any, name: str) -> list[Any]:
     """Return the dimension of the samples, or None, for each leaf of `args`."""
     where = f"vmap({name}, in_dims={in_dims}, ...)(<inputs>)"
-    if not isinstance(in_dims, int | tuple):
+    if not isinstance(in_dims, (int, tuple)):
         raise ValueError(
             f"{where}: expected `in_dims` to be int or a (potentially nested) tuple matching the "
             f"structure of inputs, got: {type(in_dims)}."

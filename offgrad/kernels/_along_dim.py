@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -28,7 +28,8 @@ def are_within(index: Array, low: int, high: int) -> bool:
     if not index.size or type(index) is MetaArray:
         return True
     if index.size <= BLOCK or not index.flags.c_contiguous:
-        return bool(index.min() >= low and index.max() < high)
+        lowest, highest = np.minimum.reduce(index, axis=None), np.maximum.reduce(index, axis=None)
+        return bool(lowest >= low and highest < high)
     flat = index.reshape(-1)
     found: list[bool] = []
     if low == 0 and flat.dtype.kind == "i":
@@ -52,12 +53,7 @@ def gather(x: Array, index: Array, dim: int, out: Array) -> None:
             vector along `dim`.
     """
     if not _is_compiled(x, out, index, dim):
-        if index.ndim == x.ndim:
-            part = tuple([slice(n) for n in index.shape])
-            part = (*part[:dim], slice(None), *part[dim + 1 :])
-            out[...] = np.take_along_axis(x[part], index, dim)
-        else:
-            out[...] = np.take(x, index, axis=dim)
+        out[...] = x[_where(x, index, dim)]
         return
     bits = BITS[x.dtype.itemsize]
     layout = _Layout(x, out, index, dim)
@@ -109,13 +105,22 @@ def scatter(out: Array, index: Array, source: Array, dim: int) -> None:
     _scatter(_PUT, out.view(bits), index, source.view(bits), dim)
 
 
-def _where(out: Array, index: Array, dim: int) -> tuple[Any, ...]:
-    """Return the places of `out` that an index along `dim` chooses."""
-    if index.ndim != out.ndim:
+def _where(array: Array, index: Array, dim: int) -> tuple[Any, ...]:
+    """Return the places of `array` that an index along `dim` chooses."""
+    if index.ndim != array.ndim:
         return (*(slice(None),) * dim, index)
-    grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in index.shape)])
-    grid[dim] = index
-    return tuple(grid)
+    grid = (_small_grid if index.size <= _SMALL else _grid)(index.shape)
+    return (*grid[:dim], index, *grid[dim + 1 :])
+
+
+def _grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return the numbers of the places along each dimension, in arrays that broadcast."""
+    ndim = len(shape)
+    return tuple([np.arange(n).reshape(-1, *(1,) * (ndim - 1 - k)) for k, n in enumerate(shape)])
+
+
+_SMALL = 4096
+_small_grid = lru_cache(maxsize=128)(_grid)
 
 
 def _scatter(action: int, out: Array, index: Array, source: Array, dim: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from offgrad.kernels._along_dim import are_within
 from offgrad.kernels._arrays import (
     SUM_BLOCK,
     Array,
@@ -148,6 +149,8 @@ def _check(
         )
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
+    if are_within(target, 0, classes):
+        return
     wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if wrong.any():
         row = int(wrong.argmax())

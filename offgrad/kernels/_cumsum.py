@@ -6,6 +6,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from offgrad.kernels._arrays import Array
@@ -13,8 +14,14 @@ from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, num_workers, parallel_for
 
 _WIDE = {
-    "float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128",
-}  # fmt: skip
+    np.dtype(narrow): np.dtype(wide)
+    for narrow, wide in (
+        (np.float16, np.float32),
+        (ml_dtypes.bfloat16, np.float32),
+        (np.float32, np.float64),
+        (np.complex64, np.complex128),
+    )
+}
 _LANES = 4
 _COLUMNS = 256
 
@@ -52,12 +59,11 @@ def cumsum(x: Array, out: Array, dim: int, reverse: bool = False) -> None:
 
 @np.errstate(all="ignore")
 def _cumsum_numpy(x: Array, out: Array, dim: int, reverse: bool) -> None:
-    name = _WIDE.get(x.dtype.name)
     if reverse:
         x, target = np.flip(x, dim), np.flip(out, dim)
     else:
         target = out
-    np.add.accumulate(x, axis=dim, dtype=x.dtype if name is None else np.dtype(name), out=target)
+    np.add.accumulate(x, axis=dim, dtype=_WIDE.get(x.dtype, x.dtype), out=target)
 
 
 @jit

@@ -9,6 +9,7 @@ Polynomials in float32 are accurate to 2e-7 relative where the result is a norma
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -273,6 +274,7 @@ def random_bits(key: Any, counter: Any) -> Any:
     return z ^ (z >> _S31)
 
 
+@lru_cache(maxsize=64)
 def stream_key(seed: int) -> np.uint64:
     """The initial state of a seed's stream; neighbouring seeds give distant states."""
     seeds = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF], dtype=np.uint64)

@@ -301,11 +301,11 @@ def parallel_for(
     loop = _loop(body)
     if loop is not None and merge:
         step = -(-step * SHARED_BLOCK // BLOCK)
-    helpers = _helpers(-(-count // step), workers)
+    helpers = 0 if count <= step else _helpers(-(-count // step), workers)
     if count > step and not (helpers == 0 and merge):
         _run(body, _bounds(count, step, helpers, merge), helpers)
     elif count > 0:
-        _run(body, (0, count), 0)
+        body(0, count, *(() if loop is None else loop.first_worker))
 
 
 def in_ranges(body: Body, bounds: Sequence[int], workers: int | None = None) -> None:

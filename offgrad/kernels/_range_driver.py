@@ -108,7 +108,7 @@ def _counts(context: Any, kinds: Any) -> list[int]:
 
 
 def _number_of_parts(part: Any) -> int:
-    return sum(map(_number_of_parts, part)) if isinstance(part, tuple | list) else 1
+    return sum(map(_number_of_parts, part)) if isinstance(part, (tuple, list)) else 1
 
 
 def _emit_range(context: Any, module: Any, loop: Any, kept: Any, last: int) -> Any:

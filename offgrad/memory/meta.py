@@ -134,13 +134,13 @@ class MetaArray(np.ndarray[Any, Any]):
     def run_as_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a NumPy function that makes views and reads nothing."""
         found = super().__array_function__(func, (MetaArray,), args, kwargs)
-        if isinstance(found, tuple | list):
+        if isinstance(found, (tuple, list)):
             return type(found)(_viewed(each) for each in found)
         return _viewed(found)
 
     def __getitem__(self, index: Any) -> Any:
         each = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(one, np.ndarray | list | bool | np.bool_) for one in each):
+        if any(isinstance(one, (np.ndarray, list, bool, np.bool_)) for one in each):
             return _rules().index_rule(self, each)
         if Ellipsis not in each:
             each = (*each, Ellipsis)  # a view, never a number
@@ -220,7 +220,7 @@ def _viewed(found: Any) -> Any:
 def meta_empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> MetaArray:
     """Return a C-ordered meta array."""
     kind = np.dtype(dtype)
-    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     nbytes = prod(sizes) * kind.itemsize
     room, offset = _addresses.take(nbytes)
     if meters and threading.get_ident() in meters:

@@ -92,7 +92,7 @@ def _core_shape(ufunc: Any, inputs: tuple[Any, ...]) -> Shape:
 def _axes(x: Any, axis: Any) -> Shape:
     if axis is None:
         return tuple(range(x.ndim))
-    given = axis if isinstance(axis, tuple | list) else (axis,)
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
     return tuple([int(each) % x.ndim for each in given]) if x.ndim else ()
 
 
@@ -263,7 +263,7 @@ def index_rule(x: MetaArray, index: tuple[Any, ...]) -> MetaArray:
     """
     parts: list[Any] = []
     for each in index:
-        if isinstance(each, list | bool | np.bool_):
+        if isinstance(each, (list, bool, np.bool_)):
             each = np.asarray(each)
         if isinstance(each, np.ndarray) and each.dtype == np.bool_:
             if isinstance(each, MetaArray):
@@ -278,7 +278,7 @@ def index_rule(x: MetaArray, index: tuple[Any, ...]) -> MetaArray:
         at = len(parts)
         parts.append(Ellipsis)
     parts[at : at + 1] = [slice(None)] * (x.ndim - taken)
-    numbers = [i for i, each in enumerate(parts) if isinstance(each, np.ndarray | int | np.integer)]
+    numbers = [i for i, each in enumerate(parts) if isinstance(each, (np.ndarray, int, np.integer))]
     chosen = np.broadcast_shapes(*[shape_of(parts[i]) for i in numbers])
     # The basic indices first; what arrays index keeps its dimensions.
     basic = tuple([slice(0, 1) if i in numbers else each for i, each in enumerate(parts)])

@@ -62,7 +62,7 @@ def _take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
 
 @rule_for(np.repeat)
 def _repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
-    if not isinstance(repeats, int | np.integer):
+    if not isinstance(repeats, (int, np.integer)):
         if isinstance(repeats, MetaArray):
             raise NotImplementedError("np.repeat of meta tensors by counts without values")
         total = int(np.sum(repeats))
@@ -150,7 +150,7 @@ def _pad(array: Any, pad_width: Any, *_: Any, **__: Any) -> Any:
 
 @rule_for(np.histogram)
 def _histogram(a: Any, bins: Any = 10, *_: Any, **__: Any) -> Any:
-    count = bins if isinstance(bins, int | np.integer) else len(bins) - 1
+    count = bins if isinstance(bins, (int, np.integer)) else len(bins) - 1
     return meta_empty((int(count),), np.int64), meta_empty((int(count) + 1,), np.float64)
 
 

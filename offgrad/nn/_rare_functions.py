@@ -206,9 +206,9 @@ def scaled_mm(
         (mat_a, scale_a, scale_recipe_a, swizzle_a),
         (mat_b, scale_b, scale_recipe_b, swizzle_b),
     ):
-        kinds = recipe if isinstance(recipe, list | tuple) else [recipe]
-        scales = scale if isinstance(scale, list | tuple) else [scale]
-        orders = swizzle if isinstance(swizzle, list | tuple) else [swizzle]
+        kinds = recipe if isinstance(recipe, (list, tuple)) else [recipe]
+        scales = scale if isinstance(scale, (list, tuple)) else [scale]
+        orders = swizzle if isinstance(swizzle, (list, tuple)) else [swizzle]
         if {*kinds} - {ScalingType.TensorWise, ScalingType.RowWise}:
             raise NotImplementedError(
                 f"scaled_mm: factors of the matrix or of rows are supported, got {kinds}"

@@ -46,7 +46,7 @@ class Batch(NamedTuple):
         found: list[Any] = [*self.columns, *counts]
         for name in names:
             option = self.options[name]
-            found += option if isinstance(option, tuple | list) else [option]
+            found += option if isinstance(option, (tuple, list)) else [option]
         return found
 
 

@@ -14,7 +14,7 @@ def convert_state(value: Any, param: Tensor, key: str = "") -> Any:
 
     A tensor under the key ``"step"`` keeps its dtype. NumPy arrays become tensors.
     """
-    if isinstance(value, np.ndarray | np.generic) or _is_foreign_tensor(value):
+    if isinstance(value, (np.ndarray, np.generic)) or _is_foreign_tensor(value):
         value = ops.tensor(np.asarray(value))
     if isinstance(value, Tensor):
         copy = value.detach().clone()
@@ -26,7 +26,7 @@ def convert_state(value: Any, param: Tensor, key: str = "") -> Any:
         return copy
     if isinstance(value, dict):
         return {name: convert_state(each, param, name) for name, each in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return type(value)(convert_state(each, param) for each in value)  # type: ignore[call-arg]
     return value
 

@@ -178,7 +178,7 @@ def update_bn(loader: _Iterable[_Any], model: _Module, device: _Any = None) -> N
     try:
         model.train()
         for batch in loader:
-            first = batch[0] if isinstance(batch, list | tuple) else batch
+            first = batch[0] if isinstance(batch, (list, tuple)) else batch
             _grad_mode.call(False, model, first)
     finally:
         for each, momentum in zip(norms, momenta, strict=True):

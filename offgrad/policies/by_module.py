@@ -131,7 +131,7 @@ def _checked(pattern: Any) -> str:
 
 
 def _policy(policy: Any, pattern: str) -> Policy:
-    if isinstance(policy, Mapping | ByModule):
+    if isinstance(policy, (Mapping, ByModule)):
         raise TypeError(
             f"the policy of a pattern must not be by module itself, but that of {pattern!r} is; "
             f"use patterns such as '{pattern}.name' side by side"

@@ -59,9 +59,9 @@ class Cast(Wrapper):
         object.__setattr__(self, "to", to)
         then = rounded_only(to, Offload("pool")) if self.then is None else nested_policy(self.then)
         object.__setattr__(self, "then", then)
-        if isinstance(then, Keep | Cast) or (isinstance(then, Offload) and then.codec is not None):
+        if isinstance(then, (Keep, Cast)) or (isinstance(then, Offload) and then.codec is not None):
             raise ValueError(f"a cast applies to stores without a codec, got {then}")
-        if isinstance(then, Budget | Last):
+        if isinstance(then, (Budget, Last)):
             raise ValueError(
                 f"a cast rounds tensors that go to a store at once, got {then}; a budget is "
                 f"lossless, and Last takes the cast as a part: Last(8, Cast({to!r}, 'disk'))"

@@ -34,7 +34,7 @@ class First(Policy):
     policies: Any
 
     def __post_init__(self) -> None:
-        if isinstance(self.policies, str | Mapping) or not isinstance(self.policies, Iterable):
+        if isinstance(self.policies, (str, Mapping)) or not isinstance(self.policies, Iterable):
             raise TypeError(
                 f"First takes a list of policies, got {type(self.policies).__name__}; a mapping "
                 "of patterns of module names stands by itself"

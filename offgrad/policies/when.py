@@ -171,7 +171,7 @@ def _patterns(name: str, given: Any) -> tuple[str, ...] | None:
     if given is None:
         return None
     patterns = (given,) if isinstance(given, str) else given
-    if not isinstance(patterns, Iterable) or isinstance(patterns, Mapping | bytes):
+    if not isinstance(patterns, Iterable) or isinstance(patterns, (Mapping, bytes)):
         raise TypeError(f"{name} is a pattern or a list of them, got {type(given).__name__}")
     patterns = tuple(patterns)
     for each in patterns:
@@ -210,7 +210,7 @@ def _dtype_patterns(given: Any) -> tuple[str, ...] | None:
     """Return the names or patterns of dtypes; each must match an existing dtype."""
     if given is None:
         return None
-    several = given if isinstance(given, list | tuple) else (given,)
+    several = given if isinstance(given, (list, tuple)) else (given,)
     names = [each if isinstance(each, str) else dtype_name(each) for each in several]
     for name in names:
         if not any(matches(name, each) for each in _DTYPES):

@@ -341,7 +341,7 @@ def _tensors(values: Any) -> "Iterator[Any]":
         yield values
     elif isinstance(values, Mapping):
         yield from _tensors(list(values.values()))
-    elif isinstance(values, list | tuple):
+    elif isinstance(values, (list, tuple)):
         for each in values:
             yield from _tensors(each)
 

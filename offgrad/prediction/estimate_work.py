@@ -107,7 +107,7 @@ def _metas(arrays: Any) -> Iterator[MetaArray]:
     for each in arrays:
         if isinstance(each, MetaArray):
             yield each
-        elif isinstance(each, list | tuple):
+        elif isinstance(each, (list, tuple)):
             yield from _metas(each)
 
 

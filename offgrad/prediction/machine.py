@@ -59,7 +59,7 @@ def parse_rate(rate: float | str) -> float:
                 rate = float(memory.parse_nbytes(text if text.endswith("b") else f"{text}B"))
             except ValueError:
                 raise ValueError(f"a bandwidth is text such as '1GB/s', got {rate!r}") from None
-    if isinstance(rate, bool) or not isinstance(rate, int | float):
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
         raise TypeError(f"a bandwidth is a number or text, got {type(rate).__name__}")
     if not 0 < rate < float("inf"):
         raise ValueError(f"a bandwidth is positive, got {rate:g} bytes per second")

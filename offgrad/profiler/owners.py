@@ -48,7 +48,7 @@ def kept_owner(saved: SavedTensor) -> int | None:
         return owner_of(storage)
     packed = saved._packed
     if isinstance(packed, PackedTensor):
-        if isinstance(packed.saved.state, InMemory | Evicting):
+        if isinstance(packed.saved.state, (InMemory, Evicting)):
             found = packed.saved.find_in_memory()
             return None if found is None else owner_of(found[0])
     elif isinstance(packed, TensorBase):

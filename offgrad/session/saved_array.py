@@ -202,12 +202,12 @@ class SavedArray:
     @property
     def stays_in_memory(self) -> bool:
         """Whether it is in memory and stays there without being pinned."""
-        return isinstance(self.state, InMemory | Deferred)
+        return isinstance(self.state, (InMemory, Deferred))
 
     @property
     def captured(self) -> bool:
         """Whether the memory it was saved from may change."""
-        if isinstance(self.state, InMemory | Evicting):
+        if isinstance(self.state, (InMemory, Evicting)):
             return False
         stored = self.stored
         return stored is None or stored.handle.captured
@@ -219,7 +219,7 @@ class SavedArray:
             StoreError: it cannot be written, and is still in that memory.
         """
         state = self.state
-        if isinstance(state, InMemory | Evicting):
+        if isinstance(state, (InMemory, Evicting)):
             state.cached.clear()
         stored = self.stored
         if stored is not None:

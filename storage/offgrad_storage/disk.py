@@ -78,7 +78,7 @@ class DiskStore(BackendStore):
     ) -> None:
         check_count("threads", threads)
         check_count("pack_below_nbytes", pack_below_nbytes)
-        if directory is None or isinstance(directory, str | os.PathLike):
+        if directory is None or isinstance(directory, (str, os.PathLike)):
             chosen: Sequence[PathLike | None] = [directory]
         else:
             chosen = directory

@@ -11,7 +11,7 @@ from offgrad.ops._core.dims import normalize_dim, normalize_dims
 
 def sum(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Return the sum over all elements or some dimensions; dense if no sparse one remains."""
-    if dim is None or (isinstance(dim, tuple | list) and not dim):
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return self._value.sum(dtype=dtype)
     if keepdim:
         raise RuntimeError("sum: keepdim=True is not supported for sparse tensors")

@@ -16,7 +16,7 @@ def _make(index: Any, values: Any, shape: Any, is_coalesced: bool = False) -> An
 
 def permute(self: Any, dims: Any) -> Any:
     """Return the tensor with dimensions in another order; sparse ones stay before dense ones."""
-    order = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
+    order = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
     axes = [normalize_dim(each, self.ndim, "permute") for each in order]
     count = self.sparse_dim()
     if sorted(axes) != list(range(self.ndim)) or sorted(axes[:count]) != list(range(count)):
@@ -106,7 +106,7 @@ def getitem(self: Any, index: Any) -> Any:
     """
     result, axis = self, 0
     for each in index if isinstance(index, tuple) else (index,):
-        if isinstance(each, int | np.integer) and not isinstance(each, bool):
+        if isinstance(each, (int, np.integer)) and not isinstance(each, bool):
             result = result.select(axis, int(each))
             continue
         if isinstance(each, TensorBase) and each._array.dtype.kind in "iu":

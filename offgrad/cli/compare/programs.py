@@ -191,4 +191,4 @@ class StepFunction(_Program):
 def _value(result: Any) -> float | None:
     if isinstance(result, offgrad.Tensor):
         return float(result.item()) if result.numel() == 1 else None
-    return float(result) if isinstance(result, int | float | np.number) else None
+    return float(result) if isinstance(result, (int, float, np.number)) else None

@@ -227,7 +227,7 @@ class Run:
             ledger={
                 key: sum(run.ledger.get(key, 0) for run in reported)
                 for key, value in reported[0].ledger.items()
-                if isinstance(value, int | float)
+                if isinstance(value, (int, float))
             },
             ledger_steps=sum(len(run.steps) for run in reported),
             peak_rss_nbytes=max(run.peak_rss_nbytes or 0 for run in runs) or None,

@@ -59,7 +59,7 @@ class BackwardHook:
 
     def setup_output_hook(self, output: Any) -> Any:
         """Return the output, tensors as views from the node after the module."""
-        if not isinstance(output, TensorBase | tuple):
+        if not isinstance(output, (TensorBase, tuple)):
             warnings.warn(
                 "backward hooks need a Tensor as the output, or several in a tuple, but "
                 f"{type(self._module).__name__} returned a {type(output).__name__}; its hooks "

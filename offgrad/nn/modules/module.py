@@ -113,7 +113,7 @@ class Module(StateMethods, ConversionMethods):
     def __setattr__(self, name: str, value: Any) -> None:
         registries = self.__dict__
         if "_parameters" not in registries:
-            if isinstance(value, Parameter | Module):
+            if isinstance(value, (Parameter, Module)):
                 kind = "module" if isinstance(value, Module) else "parameters"
                 raise AttributeError(
                     f"cannot assign {kind} before Module.__init__() call: {type(self).__name__} "

@@ -257,7 +257,7 @@ def _check_options(
             f"dropout={dropout} and num_layers={num_layers}",
             stacklevel=4,
         )
-    if not isinstance(hidden_size, int | np.integer):
+    if not isinstance(hidden_size, (int, np.integer)):
         raise TypeError(f"hidden_size must be an int, got {type(hidden_size).__name__}")
     for name, value in (("hidden_size", hidden_size), ("num_layers", num_layers)):
         if value <= 0:

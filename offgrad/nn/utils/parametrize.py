@@ -77,7 +77,7 @@ class ParametrizationList(ModuleList):
                     with suppress(NotImplementedError):
                         new = module.right_inverse(new)
         self.is_tensor = isinstance(new, TensorBase)
-        if not self.is_tensor and not isinstance(new, list | tuple):
+        if not self.is_tensor and not isinstance(new, (list, tuple)):
             raise ValueError(
                 "right_inverse must return one tensor, or several in a list, got "
                 f"{type(new).__name__}"

@@ -50,7 +50,7 @@ class PackedSequence(_Fields):
         unsorted_indices: _Tensor | None = None,
     ) -> "PackedSequence":
         if batch_sizes is None:
-            if not isinstance(data, list | tuple) or len(data) != 2:
+            if not isinstance(data, (list, tuple)) or len(data) != 2:
                 raise AssertionError("a packed sequence is made of two: data and batch_sizes")
             data, batch_sizes = data
         if unsorted_indices is None:

@@ -105,7 +105,7 @@ def _converted(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, TensorBase):
         found = value._array.dtype
         return cast(value, dtype) if found in _CONVERTED and found != dtype else value  # type: ignore[arg-type]
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return type(value)([_converted(each, dtype) for each in value])
     return value
 

@@ -38,8 +38,11 @@ def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         ValueError: they do not.
     """
     extra = len(a) - len(b)
-    if extra >= 0 and a[extra:] == b:
-        return a
+    if extra >= 0:
+        if a[extra:] == b:
+            return a
+    elif b[-extra:] == a:
+        return b
     return np.broadcast_shapes(a, b)
 
 

@@ -208,7 +208,7 @@ def conversion(target: tuple[Any, ...], where: Any, dtype: Any) -> "tuple[Any, b
             dtype, meta = each._array.dtype, type(each._array) is MetaArray
         elif isinstance(each, bool):  # non_blocking
             pass
-        elif isinstance(each, Device | int) or (
+        elif isinstance(each, (Device, int)) or (
             isinstance(each, str) and each.partition(":")[0] in _NAMES
         ):
             meta = is_meta(each)

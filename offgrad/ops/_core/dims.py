@@ -28,7 +28,7 @@ def is_integer(value: Any) -> bool:
     """Return whether an argument is one integer: a number but no bool, or a tensor of one."""
     if isinstance(value, TensorBase):
         return value._array.dtype.kind in "iu" and value._array.size == 1
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _described(value: Any) -> str:
@@ -43,9 +43,14 @@ def integers(values: Any, where: str, name: str) -> tuple[int, ...]:
     Raises:
         TypeError: for all else.
     """
-    if not isinstance(values, tuple | list):
+    if not isinstance(values, (tuple, list)):
         raise TypeError(f"{where}: {name} must be a tuple of integers, got {_described(values)}")
+    if _INT.issuperset(map(type, values)):
+        return tuple(values)
     return tuple([integer(each, where, name) for each in values])
+
+
+_INT = frozenset({int})
 
 
 def sizes(args: tuple[Any, ...], where: str, name: str = "size") -> tuple[int, ...]:
@@ -56,7 +61,7 @@ def sizes(args: tuple[Any, ...], where: str, name: str = "size") -> tuple[int, .
     """
     if not args:
         raise TypeError(f"{where}: {name} is missing; an empty one is ()")
-    if len(args) == 1 and not is_integer(args[0]):
+    if len(args) == 1 and type(args[0]) is not int and not is_integer(args[0]):
         return integers(args[0], where, name)
     return integers(args, where, name)
 

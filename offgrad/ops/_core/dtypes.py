@@ -1,5 +1,6 @@
 """Conversion of arguments to tensors, and PyTorch's type promotion."""
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -86,11 +87,11 @@ def promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
 
 def _scalar_dtype(value: Any, like: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of a Python number next to a tensor of dtype `like`."""
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, (bool, np.bool_)):
         return like  # also next to bools
-    if isinstance(value, int | np.integer):
+    if isinstance(value, (int, np.integer)):
         return like if category(like) >= 1 else np.dtype(np.int64)
-    if isinstance(value, float | np.floating):
+    if isinstance(value, (float, np.floating)):
         return like if category(like) >= 2 else _default_dtype
     return like if category(like) == 3 else _complex_of(like)
 
@@ -141,17 +142,24 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
         if value._array.dtype == dtype:
             return value
         return Cast.apply(value, dtype=dtype)
+    number = wrap(number_array(value, dtype, where))
+    number._is_wrapped_number = True
+    return number
+
+
+def number_array(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Return a number as an array without dimensions of `dtype`, as an operand.
+
+    Integers wrap around, floating point numbers become infinite.
+    """
     if isinstance(value, int) and dtype.kind in "iu":
         value = _wrap_around(check_operand(value, where), dtype)
     elif isinstance(value, complex) and dtype.kind not in "cb":
         value = real_part(np.asarray(value)).item()
-    if isinstance(value, int | float) and -_ALWAYS_FITS <= value <= _ALWAYS_FITS:
-        number = wrap(np.asarray(value, dtype))
-    else:
-        with np.errstate(over="ignore"):  # infinite in a narrower dtype, as in PyTorch
-            number = wrap(np.asarray(check_operand(value, where), dtype))
-    number._is_wrapped_number = True
-    return number
+    if isinstance(value, (int, float)) and -_ALWAYS_FITS <= value <= _ALWAYS_FITS:
+        return np.asarray(value, dtype)
+    with np.errstate(over="ignore"):
+        return np.asarray(check_operand(value, where), dtype)
 
 
 def element(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
@@ -163,14 +171,16 @@ def element(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
         TypeError: if `value` is not a number.
         RuntimeError: if it does not fit into the dtype, its imaginary part included.
     """
-    if not isinstance(value, bool | int | float | complex | np.generic):
+    if dtype.kind == "f" and type(value) in (int, float) and abs(value) <= _ALWAYS_FITS:
+        return np.asarray(value, dtype)
+    if not isinstance(value, (bool, int, float, complex, np.generic)):
         raise TypeError(f"{where}: the value must be a number, got {type(value).__name__}")
     real: Any = value
-    if isinstance(value, complex | np.complexfloating) and dtype.kind not in "cb":
+    if isinstance(value, (complex, np.complexfloating)) and dtype.kind not in "cb":
         real = None if value.imag else value.real
     if dtype.kind in "iu":
-        highest, lowest = int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
-        if dtype.kind == "u" and isinstance(real, int | np.integer):
+        lowest, highest = _int_limits(dtype)
+        if dtype.kind == "u" and isinstance(real, (int, np.integer)):
             lowest = -highest
         fits = real is not None and lowest <= real <= highest
         real = _wrap_around(int(real), dtype) if fits else None
@@ -207,8 +217,17 @@ def as_factor(value: Any, dtype: np.dtype[Any], where: str) -> Any:
 
 def _wrap_around(value: int, dtype: np.dtype[Any]) -> int:
     """Return `value` wrapped around into the range of an integer dtype, as in PyTorch."""
-    low, bits = int(np.iinfo(dtype).min), 8 * dtype.itemsize
-    return int((value - low) % 2**bits + low)
+    low, high = _int_limits(dtype)
+    if low <= value <= high:
+        return value
+    return int((value - low) % 2 ** (8 * dtype.itemsize) + low)
+
+
+@cache
+def _int_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the lowest and the highest number of an integer dtype."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
 
 
 def check_operand(value: Any, where: str) -> Any:
@@ -223,7 +242,7 @@ def check_operand(value: Any, where: str) -> Any:
             f"{where}: int too big to convert, the number must fit into 64 bits, got {value}; "
             "pass a float"
         )
-    if not isinstance(value, TensorBase | bool | int | float | complex | np.generic):
+    if not isinstance(value, (TensorBase, bool, int, float, complex, np.generic)):
         raise TypeError(
             f"{where} takes tensors and numbers, got {type(value).__name__}; convert it with "
             "offgrad.tensor()"
@@ -350,8 +369,10 @@ def check_not_bool(
 
 def check_broadcastable(where: str, *tensors: TensorBase) -> None:
     """Raise RuntimeError unless the shapes broadcast."""
+    shapes = [each._array.shape for each in tensors]
     try:
-        np.broadcast_shapes(*(each._array.shape for each in tensors))
+        if shapes.count(shapes[0]) < len(shapes):
+            np.broadcast_shapes(*shapes)
     except ValueError:
         raise not_broadcastable(where, *tensors) from None
 

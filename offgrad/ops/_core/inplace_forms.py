@@ -8,13 +8,14 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd import grad_mode, saved_tensor
+from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.mutation import check_history, check_mutable, rewrite_history
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.autograd.views import base_of, turn_into_view
 from offgrad.memory.meta import meters
-from offgrad.ops._core.dtypes import as_tensor_of, category
+from offgrad.ops._core.dtypes import as_tensor_of, category, number_array
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -59,44 +60,73 @@ direct_ufuncs: dict[Callable[..., Any], Any] = {}
 def _compute_directly(
     ufunc: Any, target: "Tensor", name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Compute a large result that is not recorded in one pass over the target's memory.
+    """Compute a result that is not recorded in one pass over the target's memory.
 
     Return False, and change nothing, where the general way must: for other arguments, dtypes or
     shapes, for the same memory, for pages, and for shapes without memory.
     """
-    if meters or target._storage.is_paged:
-        return False
-    array = target._array
-    if not kernels.is_large(array.size):
+    if len(args) != 1 or is_general(target):
         return False
     alpha = kwargs.get("alpha", 1)
-    if len(args) != 1 or kwargs.keys() - {"alpha"} or type(alpha) not in (int, float):
+    if kwargs and (
+        kwargs.keys() - {"alpha"}
+        or type(alpha) not in (int, float)
+        or abs(alpha) > _MAX_FACTOR
+        or ufunc not in (np.add, np.subtract)
+    ):
         return False
-    if abs(alpha) > _MAX_FACTOR or (kwargs and ufunc not in (np.add, np.subtract)):
-        return False
-    other = args[0]
+    array, other = target._array, args[0]
+    dtype = array.dtype
+    is_large = kernels.is_large(array.size)
+    if dtype.char not in "fd":
+        is_exact = dtype.kind == "i" and ufunc is not np.divide and type(other) is not float
+        if is_large or kwargs or not is_exact:
+            return False
     is_number = type(other) is float or type(other) is int
-    if (
-        type(array) is not np.ndarray
-        or array.dtype.char not in "fd"
-        or not array.flags.c_contiguous
-        or not (is_number or isinstance(other, TensorBase))
-    ):
+    if not (is_number or isinstance(other, TensorBase)):
         return False
-    value: Tensor = as_tensor_of(other, array.dtype, name) if is_number else other
-    if value._storage.is_paged:
+    if is_recorded(target, other):
         return False
-    values = value._array
-    if grad_mode.state.grad_enabled and (
-        target._requires_grad or base_of(target)._requires_grad or value._requires_grad
-    ):
+    if is_large and not array.flags.c_contiguous:
         return False
-    if not is_number and not kernels.may_be_in_place(array, values):
+    if is_number:
+        values = number_array(other, dtype, name)
+    elif other._storage.is_paged:
         return False
+    else:
+        values = other._array
+        if type(values) is not np.ndarray:
+            return False
+        if is_large:
+            if not kernels.may_be_in_place(array, values):
+                return False
+        elif values.dtype != dtype or values.shape != array.shape:
+            return False
     target._storage.write(name)  # which may move the memory into pages
-    array, values = target._array, value._array
-    kernels.in_place(ufunc, array, values, alpha)
+    array = target._array
+    if is_large:
+        kernels.in_place(ufunc, array, values, alpha)
+    else:
+        previous = ignore_float_errors()
+        try:
+            ufunc(array, values if alpha == 1 else values * dtype.type(alpha), out=array)
+        finally:
+            restore_float_errors(previous)
     return True
+
+
+def is_general(target: "Tensor") -> bool:
+    """Return whether memory that is paged, metered or absent needs the general way of a change."""
+    return bool(meters) or target._storage.is_paged or type(target._array) is not np.ndarray
+
+
+def is_recorded(target: "Tensor", value: Any) -> bool:
+    """Return whether an in-place change of `target` by `value` is part of the graph."""
+    return grad_mode.state.grad_enabled and (
+        target._requires_grad
+        or base_of(target)._requires_grad
+        or (isinstance(value, TensorBase) and value._requires_grad)
+    )
 
 
 def inplace_view(
@@ -166,13 +196,14 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
 
 def _write(array: Array, values: Array) -> None:
     """Write values, broadcast and converted, into `array`."""
-    if values.shape != array.shape:
-        values = np.broadcast_to(values, array.shape)
     if values.dtype != array.dtype:
-        with np.errstate(all="ignore"):  # numbers that overflow are infinite
+        previous = ignore_float_errors()  # numbers that overflow are infinite
+        try:
             np.copyto(array, values, casting="unsafe")
+        finally:
+            restore_float_errors(previous)
     elif kernels.is_large(array.size) and not np.may_share_memory(array, values):
-        kernels.copy_into(array, values)
+        kernels.copy_into(array, np.broadcast_to(values, array.shape))
     else:
         np.copyto(array, values)
 
@@ -205,19 +236,22 @@ def copy_(
     Raises:
         RuntimeError: as `overwrite`; the message names the operation `name`.
     """
+    if not isinstance(source, TensorBase) and not is_recorded(target, source):
+        check_mutable(target, name, recorded=False)
+        values = number_array(source, target._array.dtype, name)
+        target._storage.write(name)
+        _write(target._array, values)
+        return target
     value = as_tensor_of(source, target._array.dtype, name)
-    try:
-        if value._array.shape != target._array.shape:
+    if value._array.ndim and value._array.shape != target._array.shape:
+        try:
             np.broadcast_to(value._array, target._array.shape)
-    except ValueError:
-        raise RuntimeError(
-            f"{name}: the source must broadcast to the target, got a {describe(value)} for a "
-            f"{describe(target)}"
-        ) from None
-    base = base_of(target)
-    if grad_mode.state.grad_enabled and (
-        target._requires_grad or base._requires_grad or value._requires_grad
-    ):
+        except ValueError:
+            raise RuntimeError(
+                f"{name}: the source must broadcast to the target, got a {describe(value)} for a "
+                f"{describe(target)}"
+            ) from None
+    if is_recorded(target, value):
         check_mutable(target, name, recorded=True)
         # A view's old value gets no gradient: CopySlices passes it to the rest of the base.
         overwritten = target if target._base is None else target.detach()

@@ -45,7 +45,7 @@ def array_of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
         ) from None
     is_too_large = array.dtype == np.uint64 or (array.dtype == object and _holds_integers(array))
     if array.dtype == object and not is_too_large:
-        strange = next(each for each in array.reshape(-1) if not isinstance(each, int | float))
+        strange = next(each for each in array.reshape(-1) if not isinstance(each, (int, float)))
         raise RuntimeError(
             f"Could not infer dtype of {type(strange).__name__}: tensor() takes numbers, sequences "
             "and arrays"
@@ -72,7 +72,7 @@ def _as_python_numbers(data: Any, dtypes: set[np.dtype[Any]]) -> Any:
 
     Add the dtypes of all to `dtypes`.
     """
-    if isinstance(data, list | tuple | range):
+    if isinstance(data, (list, tuple, range)):
         kinds = set(map(type, data))
         if kinds <= _PYTHON_NUMBERS:
             dtypes.update(_dtype_of(kind) for kind in kinds)
@@ -86,7 +86,7 @@ def _as_python_numbers(data: Any, dtypes: set[np.dtype[Any]]) -> Any:
             )
         dtypes.add(data._array.dtype)
         return data._array.reshape(()).tolist()
-    if isinstance(data, np.ndarray | np.generic):
+    if isinstance(data, (np.ndarray, np.generic)):
         if isinstance(data, np.ndarray) and not data.ndim:
             raise TypeError(
                 "tensor(): an array in a sequence needs dimensions, got one of shape ()"
@@ -111,13 +111,13 @@ def _dtype_of(kind: type) -> np.dtype[Any]:
 
 def _first(data: Any) -> Any:
     """Return the first element of nested sequences."""
-    while isinstance(data, list | tuple) and data:
+    while isinstance(data, (list, tuple)) and data:
         data = data[0]
     return data
 
 
 def _holds_integers(array: np.ndarray[Any, Any]) -> bool:
-    return all(isinstance(each, int | float) for each in array.reshape(-1))
+    return all(isinstance(each, (int, float)) for each in array.reshape(-1))
 
 
 def _check_range(array: np.ndarray[Any, Any], dtype: np.dtype[Any], error: type[Exception]) -> None:

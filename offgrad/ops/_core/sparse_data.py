@@ -90,7 +90,7 @@ def of_sparse(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Tens
 def _of_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = args if args else tuple(kwargs.values())[:1]
     first = given[0]
-    if isinstance(first, tuple | list):
+    if isinstance(first, (tuple, list)):
         shapes = sparse_module("shapes")
         if name in ("cat", "concat", "concatenate", "stack"):
             return (shapes.stack if name == "stack" else shapes.cat)(*args, **kwargs)

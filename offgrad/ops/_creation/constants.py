@@ -110,7 +110,7 @@ def number(value: Any, where: str) -> Any:
     """
     if isinstance(value, TensorBase) and not value._array.ndim:
         return value._array.tolist()
-    if not isinstance(value, bool | int | float | complex | np.generic):
+    if not isinstance(value, (bool, int, float, complex, np.generic)):
         raise TypeError(f"{where} takes numbers, got {type(value).__name__}")
     return value
 

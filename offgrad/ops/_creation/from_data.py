@@ -31,7 +31,7 @@ def _array_of(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     """Return an array of `data` with PyTorch's default dtypes; may share memory."""
     if isinstance(data, TensorBase):
         array = data._array
-    elif isinstance(data, np.ndarray | np.generic):
+    elif isinstance(data, (np.ndarray, np.generic)):
         array = np.asarray(data)
     elif hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
         array = np.asarray(data)  # a pandas Series, a picture
@@ -110,7 +110,7 @@ def asarray(
         source = None
     elif hasattr(obj, "__dlpack__"):
         source = from_dlpack(obj)
-    elif isinstance(obj, bytes | bytearray | memoryview):
+    elif isinstance(obj, (bytes, bytearray, memoryview)):
         source = frombuffer(obj, dtype=tensor(0.0)._array.dtype if dtype is None else dtype)
     else:
         source = None

@@ -50,10 +50,10 @@ def _converted(numbers: Array, dtype: np.dtype[Any]) -> Array:
 def _bounds(where: str, start: Any, end: Any, step: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
     """Return the checked numbers of a range, and its dtype."""
     start, end, step = (number(each, where) for each in (start, end, step))
-    if any(isinstance(each, complex | np.complexfloating) for each in (start, end, step)):
+    if any(isinstance(each, (complex, np.complexfloating)) for each in (start, end, step)):
         raise RuntimeError(f"{where}: real numbers are needed, got {start}, {end} and {step}")
     if dtype is None:
-        integral = all(isinstance(each, int | np.integer) for each in (start, end, step))
+        integral = all(isinstance(each, (int, np.integer)) for each in (start, end, step))
         dtype = np.dtype(np.int64) if integral else default_dtype()
     if category(dtype) in (0, 3):
         raise NotImplementedError(f"{where} is not defined for {dtype.name}")

@@ -164,7 +164,7 @@ class Div(Broadcasting):
 
 def _checked_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> Any:
     alpha = number_of(alpha, where)
-    if category(dtype) < 2 and not isinstance(alpha, int | np.integer):
+    if category(dtype) < 2 and not isinstance(alpha, (int, np.integer)):
         raise RuntimeError(f"{where}: for {dtype.name} alpha must be an integer, got {alpha}")
     if isinstance(alpha, bool) and category(dtype) > 0:
         raise RuntimeError(f"{where}: alpha may be a bool for bools only, got {alpha}")

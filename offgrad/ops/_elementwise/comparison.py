@@ -11,6 +11,7 @@ from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
+    broadcast_shape,
     compute,
     converted,
     operands,
@@ -262,7 +263,8 @@ class Where(Broadcasting):
     def forward(self, condition: Array, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         self.save(condition=condition)
         a, b = self.operands(dtype, a, b)
-        out = memory.empty(np.broadcast_shapes(condition.shape, a.shape, b.shape), dtype)
+        shape = broadcast_shape(broadcast_shape(condition.shape, a.shape), b.shape)
+        out = memory.empty(shape, dtype)
         kernels.select(condition, a, b, out)
         return out
 

@@ -82,7 +82,7 @@ def integers(value: Any, where: str, name: str) -> tuple[int, ...]:
     Raises:
         TypeError: for other values.
     """
-    many = value if isinstance(value, list | tuple) else (value,)
+    many = value if isinstance(value, (list, tuple)) else (value,)
     return tuple(integer(each, where, name) for each in many)
 
 

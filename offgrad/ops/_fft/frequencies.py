@@ -23,7 +23,7 @@ def _frequencies(
     dtype = default_dtype() if dtype is None else np.dtype(dtype)
     if category(dtype) != 2:
         raise RuntimeError(f"{where}: the dtype must be a floating point type, got {dtype.name}")
-    if isinstance(d, str | bytes):
+    if isinstance(d, (str, bytes)):
         raise TypeError(f"{where}: d must be a number, got {d!r}")
     with np.errstate(all="ignore"):
         # As in PyTorch, the factor is rounded before the product.

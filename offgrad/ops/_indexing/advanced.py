@@ -5,6 +5,7 @@ then index the view, as in PyTorch. NumPy converts an int beside an array to an 
 """
 
 import warnings
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import index as index_of
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,18 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad._warning import warn_program
+from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
+from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import as_tensor_of, category, element
-from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._core.inplace_forms import (
+    copy_,
+    inplace_form,
+    is_general,
+    is_recorded,
+    overwrite,
+)
 from offgrad.ops._creation.from_data import tensor
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.slicing import ALL, basic, slice_of
@@ -29,6 +38,7 @@ __all__ = [
     "getitem",
     "index_put",
     "index_put_",
+    "setitem",
 ]
 
 
@@ -49,7 +59,7 @@ class _Indexed(Op):
         """Save the index; return it for NumPy."""
         self.template, self.count = template, len(arrays)
         self.save(**{f"index_{number}": array for number, array in enumerate(arrays)})
-        return tuple([arrays[each] if type(each) is _Placeholder else each for each in template])
+        return _filled(template, arrays)
 
     def indices(self) -> "list[Tensor]":
         """Return the index tensors."""
@@ -71,6 +81,11 @@ class _Indexed(Op):
     def with_none(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
         """Return the gradients, and None for each index."""
         return *grads, *(None,) * self.count
+
+
+def _filled(template: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Any, ...]:
+    """Return NumPy's index of a template."""
+    return tuple([arrays[each] if type(each) is _Placeholder else each for each in template])
 
 
 def _is_along_one(template: tuple[Any, ...], arrays: tuple[Array, ...]) -> bool:
@@ -146,6 +161,16 @@ def _add_at(x: Array, index: tuple[Any, ...], values: Array) -> None:
     kernels.scatter_add(x, flat, source, dim)
 
 
+def _put(part: Array, index: tuple[Any, ...], values: Array, accumulate: bool) -> None:
+    """Put values at an advanced index, or add them there, in place."""
+    if accumulate and index:
+        _add_at(part, index, values)
+    elif accumulate:
+        part += values
+    else:
+        part[index] = values
+
+
 class IndexPut(_Indexed):
     """x with values put at an index, or added there; keeps the index.
 
@@ -163,13 +188,7 @@ class IndexPut(_Indexed):
     ) -> Array:
         self.shape, self.view, self.accumulate = values.shape, view, accumulate
         out = memory.copy(x)
-        part, index = out[view], self.index(template, arrays)
-        if accumulate and index:
-            _add_at(part, index, values)
-        elif accumulate:
-            part += values
-        else:
-            part[index] = values
+        _put(out[view], self.index(template, arrays), values, accumulate)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -228,30 +247,36 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
     view: list[Any] = []
     template: list[Any] = []
     arrays: list[Tensor] = []
-
-    def add_tensor(one: "Tensor") -> None:
-        # The view keeps the dimensions that the tensor indexes.
-        is_mask = one._array.dtype == np.bool_
-        view.extend([ALL] * one._array.ndim if is_mask else [ALL])
-        template.append(_Placeholder(len(arrays)))
-        arrays.append(one)
-
     for item in as_tuple(index):
-        if isinstance(item, TensorBase):
+        kind = type(item)
+        if kind is int:
+            view.append(item)
+        elif item is None or item is Ellipsis:
+            view.append(item)
+            template.append(ALL if item is None else item)
+        elif kind is slice:
+            step = item.step
+            if step is not None and index_of(step) <= 0:
+                raise ValueError(
+                    f"the step of a slice must be positive, got {index_of(step)}; use flip()"
+                )
+            view.append(slice(*map(_bound, (item.start, item.stop, step))))
+            template.append(ALL)
+        elif isinstance(item, TensorBase):
             array = item._array
-            if array.dtype not in (np.int64, np.int32, np.bool_, np.uint8):
+            if array.dtype not in _INDEX_DTYPES:
                 raise IndexError(
                     "tensors used as indices must be int64, int32, uint8 or bool, got a "
                     f"{describe(item)}"
                 )
             if array.dtype == np.uint8:
                 warn_program("indexing with dtype uint8 is deprecated; use a bool tensor as a mask")
-                add_tensor(wrap(array.astype(np.bool_)))
-            elif array.ndim == 0 and array.dtype != np.bool_:
-                view.append(int(array))
+                item = wrap(array.astype(np.bool_))
+            if array.ndim or item._array.dtype == np.bool_:
+                _add_tensor(item, view, template, arrays)
             else:
-                add_tensor(item)  # type: ignore[arg-type]
-        elif isinstance(item, list | tuple | range | np.ndarray | bool):
+                view.append(int(array))
+        elif isinstance(item, (list, tuple, range, np.ndarray, bool)):
             # A copy: the caller may change it before backward.
             array = tensor(item)._array
             if array.dtype.kind in "iu" or not array.size:
@@ -260,22 +285,9 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
                 raise IndexError(
                     f"lists and arrays used as indices must be integer or bool, got {array.dtype}"
                 )
-            add_tensor(wrap(array))
-        elif item is None or item is Ellipsis or isinstance(item, int | np.integer):
+            _add_tensor(wrap(array), view, template, arrays)
+        elif isinstance(item, (int, np.integer)):
             view.append(item)
-            if item is None or item is Ellipsis:
-                template.append(ALL if item is None else item)
-        elif isinstance(item, slice):
-            bounds = [
-                each if each is None else index_of(each)
-                for each in (item.start, item.stop, item.step)
-            ]
-            if bounds[2] is not None and bounds[2] <= 0:
-                raise ValueError(
-                    f"the step of a slice must be positive, got {bounds[2]}; use flip()"
-                )
-            view.append(slice(*bounds))
-            template.append(ALL)
         else:
             raise IndexError(
                 "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables "
@@ -285,6 +297,22 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
     if not arrays:
         return tuple(view), (), []
     return tuple(view), tuple(template), arrays
+
+
+_INDEX_DTYPES = frozenset(map(np.dtype, (np.int64, np.int32, np.bool_, np.uint8)))
+
+
+def _bound(bound: Any) -> int | None:
+    return None if bound is None else index_of(bound)
+
+
+def _add_tensor(
+    one: "Tensor", view: list[Any], template: list[Any], arrays: "list[Tensor]"
+) -> None:
+    # The view keeps the dimensions that the tensor indexes.
+    view.extend([ALL] * one._array.ndim if one._array.dtype == np.bool_ else [ALL])
+    template.append(_Placeholder(len(arrays)))
+    arrays.append(one)
 
 
 def _at(
@@ -329,6 +357,34 @@ def getitem(input: "Tensor", index: Any) -> "Tensor":
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
 
 
+def setitem(input: "Tensor", index: Any, value: Any) -> None:
+    """Write `value`, a tensor or a number, broadcast, at an index of `input`.
+
+    Raises:
+        IndexError: if the index does not fit.
+        RuntimeError: if the value does not fit, or `input` must not be changed in place.
+    """
+    while isinstance(value, TensorBase) and value._array.ndim and value._array.shape[0] == 1:
+        value = value[0]  # type: ignore[index]  # as PyTorch drops leading sizes of 1
+    index = as_tuple(index)
+    view, _, arrays = parse(index)
+    if arrays:
+        if bool in map(type, index):  # a copy in PyTorch, which converts
+            value = as_tensor_of(value, input._array.dtype, "setitem")
+        index_put_(input, index, value)
+        return
+    if not isinstance(value, TensorBase):
+        value = wrap(element(value, input._array.dtype, "setitem"))
+    if is_general(input) or is_recorded(input, value):
+        target = getitem(input, index)
+    else:
+        try:
+            target = wrap(input._array[_with_ellipsis(view)], input._storage)
+        except IndexError as error:
+            raise IndexError(f"cannot index a {describe(input)}: {error}") from None
+    copy_(target, value, name="setitem")
+
+
 def _check_values(
     input: "Tensor", values: TensorBase, arrays: "list[Tensor]", accumulate: bool
 ) -> None:
@@ -359,6 +415,56 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
         IndexError: if the index does not fit.
         RuntimeError: if the shapes or the dtypes do not fit.
     """
+    return _put_at(IndexPut.apply, input, indices, values, accumulate)
+
+
+_index_put_by_copy = inplace_form(index_put)
+
+
+def index_put_(input: "Tensor", indices: Any, values: Any, accumulate: bool = False) -> "Tensor":
+    """Put `values` at `indices` of `input` in place, as `index_put` does; return `input`.
+
+    Raises:
+        IndexError, RuntimeError: as `index_put`, and if `input` must not be changed in place.
+    """
+    if is_general(input) or is_recorded(input, values):
+        return _index_put_by_copy(input, indices, values, accumulate)
+    check_mutable(input, "index_put_", recorded=False)
+    return _put_at(_put_in_place, input, indices, values, accumulate)
+
+
+def _put_in_place(
+    input: "Tensor",
+    source: "Tensor",
+    *indices: "Tensor",
+    view: tuple[Any, ...],
+    template: tuple[Any, ...],
+    accumulate: bool,
+) -> "Tensor":
+    arrays = [each._array for each in indices]
+    if any(np.may_share_memory(input._array, each) for each in (source._array, *arrays)):
+        parts: Any = {"view": view, "template": template, "accumulate": accumulate}
+        return overwrite(input, IndexPut.apply(input, source, *indices, **parts), "index_put_")
+    storage = input._storage
+    version = storage.version
+    storage.write("index_put_")
+    previous = ignore_float_errors()
+    try:
+        _put(input._array[view], _filled(template, arrays), source._array, accumulate)
+    except (IndexError, ValueError):  # NumPy checks the index and the shapes before it writes
+        storage.version = version
+        raise
+    finally:
+        restore_float_errors(previous)
+    return input
+
+
+def _put_at(
+    put: Callable[..., "Tensor"], input: "Tensor", indices: Any, values: Any, accumulate: bool
+) -> "Tensor":
+    """Return ``put(input, source, *arrays, ...)`` with the parts of `indices`, as `IndexPut` takes
+    them.
+    """
     if isinstance(indices, list) and all(isinstance(each, TensorBase) for each in indices):
         indices = tuple(indices)
     view, template, arrays = parse(indices)
@@ -367,14 +473,11 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
         source = as_tensor_of(values, input._array.dtype, "index_put")  # type: ignore[arg-type]
     else:
         source = wrap(element(values, input._array.dtype, "index_put"))
-    if Ellipsis not in view:
-        # With ... a single element is an array as well, which can be written to.
-        view = (*view, Ellipsis)
+    view = _with_ellipsis(view)
     try:
         if arrays:
             template = _expand_ellipsis(template, arrays, input._array[view].ndim)
-        parts: Any = {"view": view, "template": template, "accumulate": accumulate}
-        return IndexPut.apply(input, source, *arrays, **parts)
+        return put(input, source, *arrays, view=view, template=template, accumulate=accumulate)
     except IndexError as error:
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
     except ValueError as error:
@@ -383,4 +486,6 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
         ) from None
 
 
-index_put_ = inplace_form(index_put)
+def _with_ellipsis(view: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a basic index that gives an array, which can be written to, also of one element."""
+    return view if Ellipsis in view else (*view, Ellipsis)

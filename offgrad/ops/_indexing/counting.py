@@ -165,7 +165,7 @@ def histogramdd(
     x = real_floating(input, "histogramdd")._array
     points = x.reshape(-1, x.shape[-1])
     dims = points.shape[1]
-    each = [bins] * dims if not isinstance(bins, tuple | list) else list(bins)
+    each = [bins] * dims if not isinstance(bins, (tuple, list)) else list(bins)
     if len(each) != dims:
         raise RuntimeError(f"histogramdd: bins must be given for {dims} dimensions, got {bins}")
     edges = []

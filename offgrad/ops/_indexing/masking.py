@@ -7,6 +7,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.broadcasting import broadcast_shape
 from offgrad.ops._core.dtypes import (
     as_tensor_of,
     category,
@@ -63,12 +64,12 @@ class MaskedFillTensor(Op):
 
 
 def _filled(x: Array, mask: Array, value: Any) -> Array:
-    out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
+    out = memory.empty(broadcast_shape(x.shape, mask.shape), x.dtype)
     if kernels.is_large(out.size):
         kernels.fill_where(x, mask, np.asarray(value).astype(x.dtype).reshape(()), out)
     else:
         np.copyto(out, x)
-        out[np.broadcast_to(mask, out.shape)] = value
+        np.copyto(out, value, where=mask, casting="unsafe")
     return out
 
 
@@ -94,7 +95,7 @@ class MaskedScatter(Op):
     def forward(self, x: Array, mask: Array, source: Array) -> Array:
         self.save(mask=mask)
         self.shape, self.source_sym_sizes = x.shape, source.shape
-        out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
+        out = memory.empty(broadcast_shape(x.shape, mask.shape), x.dtype)
         np.copyto(out, x)
         chosen = np.broadcast_to(mask, out.shape)
         out[chosen] = source.reshape(-1)[: np.count_nonzero(chosen)]

@@ -30,9 +30,10 @@ _SMALL = 4096
 
 def _small_order(x: Array, axis: int, descending: bool) -> Array:
     if not descending:
-        return np.argsort(x, axis=axis, kind="stable")
-    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    return np.flip(x.shape[axis] - 1 - backwards, axis)
+        return x.argsort(axis, kind="stable")
+    reverse = (*(slice(None),) * axis, slice(None, None, -1))
+    order: Array = (x.shape[axis] - 1 - x[reverse].argsort(axis, kind="stable"))[reverse]
+    return order
 
 
 def _sorted_indices(

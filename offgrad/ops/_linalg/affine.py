@@ -12,6 +12,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
+    broadcast_shape,
     conj,
 )
 from offgrad.ops._core.dtypes import as_factor, category, check_tensor, number_of, shape_error
@@ -332,7 +333,7 @@ def _add_product(
     if expected is None:
         raise inner_sizes_error(where, a, b)
     try:
-        fits = np.broadcast_shapes(input._array.shape, expected) == expected
+        fits = broadcast_shape(input._array.shape, expected) == expected
     except ValueError:
         fits = False
     if not fits:
@@ -342,7 +343,7 @@ def _add_product(
         )
     beta, alpha = number_of(beta, where), number_of(alpha, where)
     for factor in (beta, alpha):
-        if category(input._array.dtype) < 2 and not isinstance(factor, int | np.integer):
+        if category(input._array.dtype) < 2 and not isinstance(factor, (int, np.integer)):
             raise RuntimeError(f"{where}: beta and alpha of integers must be integers")
     beta, alpha = (as_factor(each, input._array.dtype, where) for each in (beta, alpha))
     return op.apply(input, a, b, beta=beta, alpha=alpha)

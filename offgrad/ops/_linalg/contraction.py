@@ -107,7 +107,7 @@ def tensordot(a: "Tensor", b: "Tensor", dims: Any = 2) -> "Tensor":
         if not 0 <= count <= min(a._array.ndim, b._array.ndim):
             raise shape_error("tensordot", f"{count} dimensions to sum over are needed", a, b)
         dims = range(a._array.ndim - count, a._array.ndim), range(count)
-    elif not isinstance(dims, tuple | list):
+    elif not isinstance(dims, (tuple, list)):
         raise RuntimeError(f"tensordot: dims must be an integer or two lists, got {dims!r}")
     first, second = (
         [normalize_dim(dim, each._array.ndim, "tensordot") for dim in listed]

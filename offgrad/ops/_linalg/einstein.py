@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.ops._core.dtypes import check_tensor
-from offgrad.ops._linalg.products import bmm, check_factors, dot
+from offgrad.ops._linalg.products import bmm, check_factors, dot, mm
 from offgrad.ops._shape.diagonals import diagonal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def einsum(equation: Any, *operands: Any) -> "Tensor":
     """
     if not isinstance(equation, str):
         equation, operands = _from_lists((equation, *operands))
-    elif len(operands) == 1 and isinstance(operands[0], list | tuple):
+    elif len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     text = equation.replace(" ", "")
     inputs, arrow, output = text.partition("->")
@@ -183,15 +183,22 @@ def _multiply(
         tensor: "Tensor", labels: list[Any], sizes: dict[Any, int], *groups: list[Any]
     ) -> "Tensor":
         order = [label for group in groups for label in group]
-        flat = [prod(sizes[label] for label in group) for group in groups]
-        return tensor.permute([labels.index(label) for label in order]).reshape(flat)
+        if order != labels:
+            tensor = tensor.permute([labels.index(label) for label in order])
+        return _shaped(tensor, [prod(sizes[label] for label in group) for group in groups])
 
     if inner and not (batch or only_a or only_b):
         return dot(arranged(a, labels_a, shape_a, inner), arranged(b, labels_b, shape_b, inner)), []
-    left = arranged(a, labels_a, shape_a, batch, only_a, inner)
-    right = arranged(b, labels_b, shape_b, batch, inner, only_b)
+    batches = [batch] if batch else []
+    left = arranged(a, labels_a, shape_a, *batches, only_a, inner)
+    right = arranged(b, labels_b, shape_b, *batches, inner, only_b)
+    product = bmm(left, right) if batch else mm(left, right)
     shape = [*common, *(shape_a[label] for label in only_a), *(shape_b[label] for label in only_b)]
-    return bmm(left, right).reshape(shape), [*batch, *only_a, *only_b]
+    return _shaped(product, shape), [*batch, *only_a, *only_b]
+
+
+def _shaped(tensor: "Tensor", shape: list[int]) -> "Tensor":
+    return tensor if tensor._array.shape == tuple(shape) else tensor.reshape(shape)
 
 
 def _aligned(tensor: "Tensor", labels: list[Any], all_labels: list[Any]) -> "Tensor":

@@ -30,7 +30,7 @@ def vector_norm(
             "linalg.vector_norm: floating point or complex numbers are needed, got a "
             f"{describe(x)}; pass dtype="
         )
-    if isinstance(dim, tuple | list) and not len(dim):
+    if isinstance(dim, (tuple, list)) and not len(dim):
         dim = None
     x = x if dtype is None else cast(x, dtype)
     return norms.norm(x, float(ord), dim, keepdim)

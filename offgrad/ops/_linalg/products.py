@@ -10,6 +10,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
+    broadcast_shape,
     conj,
 )
 from offgrad.ops._core.dtypes import check_tensor, shape_error
@@ -66,7 +67,7 @@ def product(a: Array, b: Array, bias: Array | None = None) -> Array:
     if a.ndim == b.ndim == 2:
         shape: tuple[int, ...] = (a.shape[0], b.shape[1])
     else:
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
         shape = (*batch, a.shape[-2], b.shape[-1])
     out = memory.empty(shape, a.dtype)
     kernels.matmul(for_blas(a), for_blas(b), out, bias)
@@ -229,7 +230,7 @@ def _product(a: "Tensor", b: "Tensor", where: str) -> "Tensor":
         return UnsafeView.apply(flat, shape=batch_shape)
     left = a.unsqueeze(0) if row else a
     try:
-        np.broadcast_shapes(left._array.shape[:-2], b._array.shape[:-2])
+        broadcast_shape(left._array.shape[:-2], b._array.shape[:-2])
     except ValueError:
         raise shape_error(where, "the batch sizes must broadcast", a, b) from None
     result: Tensor

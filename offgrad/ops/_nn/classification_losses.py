@@ -246,7 +246,9 @@ def check_classes(
         )
     if weight is not None and weight._array.dtype != input._array.dtype:
         raise shape_error(where, "the weight must have the dtype of the input", weight, input)
-    return target.to(np.int64).contiguous(), None if weight is None else weight.contiguous()
+    if target._array.dtype != np.int64:
+        target = target.to(np.int64)
+    return target.contiguous(), None if weight is None else weight.contiguous()
 
 
 @full_precision

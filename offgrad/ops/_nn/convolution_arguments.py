@@ -189,7 +189,7 @@ def per_dim(where: str, name: str, value: Any, ndim: int) -> tuple[int, ...]:
     """
     if is_integer(value):
         return (int(value),) * ndim
-    if isinstance(value, TensorBase | np.ndarray) or not isinstance(value, Sequence):
+    if isinstance(value, (TensorBase, np.ndarray)) or not isinstance(value, Sequence):
         raise TypeError(f"{where}: {name} must be an integer or a tuple of them, got {value!r}")
     numbers = tuple([integer(each, where, name) for each in value])
     if len(numbers) == 1:

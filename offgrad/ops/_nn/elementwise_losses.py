@@ -340,7 +340,7 @@ def gaussian_nll_loss(
     """
     check_reduction(reduction, "gaussian_nll_loss")
     shape = real_floating(input, "gaussian_nll_loss")._array.shape
-    if isinstance(var, int | float):
+    if isinstance(var, (int, float)):
         var = input.new_full(shape, var)
     if var._array.shape != shape:
         if var._array.shape == shape[:-1]:

@@ -41,7 +41,7 @@ def _sizes(
     if output_size is None:
         if output_ratio is None:
             raise ValueError(f"{where} needs output_size or output_ratio")
-        ratios = output_ratio if isinstance(output_ratio, tuple | list) else (output_ratio,) * ndim
+        ratios = output_ratio if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * ndim
         output_size = tuple(int(size * ratio) for size, ratio in zip(spatial, ratios, strict=True))
     sizes = sizes_of(output_size, ndim, where, "output_size")
     for size, count, window in zip(spatial, sizes, kernel, strict=True):

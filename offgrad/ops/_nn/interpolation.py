@@ -257,11 +257,11 @@ def _sizes_and_factors(
     if size is not None:
         if recompute:
             raise ValueError("recompute_scale_factor=True goes with scale_factor, not with size")
-        if isinstance(size, tuple | list):
+        if isinstance(size, (tuple, list)):
             _check_count(x, ndim, size, "output size")
             return integers(size, "interpolate", "size"), (None,) * ndim
         return (integer(size, "interpolate", "size"),) * ndim, (None,) * ndim
-    if isinstance(scale_factor, tuple | list):
+    if isinstance(scale_factor, (tuple, list)):
         _check_count(x, ndim, scale_factor, "scale_factor")
         factors = tuple(float(each) for each in scale_factor)
     elif isinstance(scale_factor, str):

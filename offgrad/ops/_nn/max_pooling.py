@@ -260,7 +260,7 @@ def adaptive_sizes(x: "Tensor", ndim: int, output_size: Any, where: str) -> tupl
         RuntimeError: for negative sizes, or another number of them.
     """
     spatial = x._array.shape[-ndim:]
-    given = (output_size,) * ndim if not isinstance(output_size, tuple | list) else output_size
+    given = (output_size,) * ndim if not isinstance(output_size, (tuple, list)) else output_size
     if len(given) != ndim:
         raise RuntimeError(f"{where}: output_size must be {ndim} sizes, got {output_size}")
     pairs = zip(given, spatial, strict=True)

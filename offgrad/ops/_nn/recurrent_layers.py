@@ -54,11 +54,11 @@ def _stack(
     **options: Any,
 ) -> "tuple[Tensor, ...]":
     """Run all layers; return the result and the last states."""
-    is_packed = "batch_sizes" in kwargs or (len(args) > 3 and isinstance(args[3], list | tuple))
+    is_packed = "batch_sizes" in kwargs or (len(args) > 3 and isinstance(args[3], (list, tuple)))
     names = (("data", "batch_sizes", "hx") if is_packed else ("input", "hx")) + _PARAMETERS
     given = dict(zip(names, args, strict=False)) | kwargs
     states = given["hx"]
-    hx = [states] if not isinstance(states, list | tuple) else list(states)
+    hx = [states] if not isinstance(states, (list, tuple)) else list(states)
     x = real_floating(given["data" if is_packed else "input"], where)
     dtype = x._array.dtype
     batch_first = bool(given.get("batch_first", False))

@@ -72,7 +72,7 @@ def window_sizes(
     """
     kernel = sizes_of(kernel_size, ndim, where, "kernel_size")
     steps = kernel
-    if stride is not None and not (isinstance(stride, tuple | list) and not stride):
+    if stride is not None and not (isinstance(stride, (tuple, list)) and not stride):
         steps = sizes_of(stride, ndim, where, "stride")
     pads = sizes_of(padding, ndim, where, "padding")
     gaps = sizes_of(dilation, ndim, where, "dilation")

@@ -149,7 +149,7 @@ def randint(
     given = list(bounds)
     if size is None and given and not is_integer(given[-1]):
         size = given.pop()
-    if not isinstance(size, tuple | list):
+    if not isinstance(size, (tuple, list)):
         raise TypeError(f"randint: size must be a tuple of integers, got {size!r}")
     if high is None and given:
         high = given.pop()

@@ -118,7 +118,7 @@ def norm(
     if p == "nuc":
         return _nuclear(input, dim, keepdim)
     ord = 2 if p is None or p == "fro" else p
-    if not isinstance(ord, int | float):
+    if not isinstance(ord, (int, float)):
         raise RuntimeError(f"norm: p must be a number, 'fro', 'nuc' or inf, got {p!r}")
     dims = None if dim is None else normalize_dims(dim, input._array.ndim, "norm")
     if ord < 0 or ord == inf:

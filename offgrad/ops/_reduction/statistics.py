@@ -34,13 +34,15 @@ Dims = tuple[int, ...] | None
 _KERNEL_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
+_PARTS: dict[Any, np.dtype[Any]] = {
+    np.dtype(np.complex64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.float64),
+}
+
+
 def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of the parts of a complex dtype; a real dtype itself."""
-    parts: dict[str, np.dtype[Any]] = {
-        "complex64": np.dtype(np.float32),
-        "complex128": np.dtype(np.float64),
-    }
-    return parts.get(dtype.name, dtype)
+    return _PARTS.get(dtype, dtype)
 
 
 class Var(Reduction):

@@ -267,7 +267,7 @@ def count_nonzero(input: "Tensor", dim: Dim = None) -> "Tensor":
 def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) -> "Tensor":
     array = check_tensor(input, where)._array
     # As PyTorch: no dimension at all is none here, although it is all for `sum`.
-    none = isinstance(dim, tuple | list) and not dim
+    none = isinstance(dim, (tuple, list)) and not dim
     axes = () if none else normalize_dims(dim, array.ndim, where)
     result = np.asanyarray(reduce(array, axis=axes, keepdims=keepdim))
     if type(array) is MetaArray:

@@ -127,7 +127,7 @@ def _listed(tensors: Any, where: str) -> "list[Tensor]":
         TypeError: for all else.
         RuntimeError: for none.
     """
-    if not isinstance(tensors, tuple | list):
+    if not isinstance(tensors, (tuple, list)):
         raise TypeError(f"{where} takes a tuple or list of tensors, got {type(tensors).__name__}")
     if not tensors:
         error = ValueError if where == "cat" else RuntimeError  # as PyTorch
@@ -246,7 +246,9 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> "tuple[Tensor, ...]"
         RuntimeError: for no vector, more than one dimension, different dtypes, or another
             `indexing`.
     """
-    sequence = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    sequence = (
+        tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    )
     vectors = _listed(sequence, "meshgrid")
     if indexing is None:
         warn_program("meshgrid: pass indexing='ij', the default, or 'xy'")

@@ -109,7 +109,8 @@ class Unsqueeze(Op):
 
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
-        return np.expand_dims(x, dim)
+        view: Array = x[(slice(None),) * dim + (None, ...)]
+        return view
 
     def backward(self, grad: "Tensor") -> Any:
         return squeeze(grad, self.dim)
@@ -152,7 +153,7 @@ def view(input: "Tensor", *shape: Any, size: Any = None, dtype: Any = None) -> "
     Raises:
         RuntimeError: if the elements do not fit, or the memory layout needs a copy (use `reshape`).
     """
-    if len(shape) == 1 and isinstance(shape[0], DType | np.dtype | type):
+    if len(shape) == 1 and isinstance(shape[0], (DType, np.dtype, type)):
         (dtype,), shape = given_once(shape, dtype, "view", "dtype"), ()
     if dtype is not None:
         if shape or size is not None:

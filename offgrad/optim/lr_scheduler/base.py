@@ -187,7 +187,7 @@ def per_group(value: Any, optimizer: Optimizer, name: str) -> list[Any]:
         ValueError: if a list has another length than the groups.
     """
     count = len(optimizer.param_groups)
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, (list, tuple)):
         return [value] * count
     if len(value) != count:
         raise ValueError(

@@ -168,7 +168,7 @@ class OneCycleLR(LRScheduler):
     ) -> None:
         groups = checked_optimizer(optimizer).param_groups
         self.total_steps = _total_steps(total_steps, epochs, steps_per_epoch)
-        if not (isinstance(pct_start, float | int) and 0 <= pct_start <= 1):
+        if not (isinstance(pct_start, (float, int)) and 0 <= pct_start <= 1):
             raise ValueError(f"pct_start must be a number from 0 to 1, got {pct_start!r}")
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")

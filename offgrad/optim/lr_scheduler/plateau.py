@@ -51,7 +51,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.factor = factor
         self.optimizer = checked_optimizer(optimizer)
         count = len(optimizer.param_groups)
-        are_many = isinstance(min_lr, list | tuple)
+        are_many = isinstance(min_lr, (list, tuple))
         self.default_min_lr: Any = None if are_many else min_lr
         self.min_lrs: list[Any] = [*min_lr] if are_many else [min_lr] * count  # type: ignore[misc]
         if len(self.min_lrs) != count:

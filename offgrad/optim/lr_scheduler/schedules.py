@@ -20,7 +20,7 @@ class _ByFunctions(LRScheduler):
         self, optimizer: Optimizer, lr_lambda: Factor | list[Factor], last_epoch: int = -1
     ) -> None:
         count = len(optimizer.param_groups)
-        are_many = isinstance(lr_lambda, list | tuple)
+        are_many = isinstance(lr_lambda, (list, tuple))
         self.lr_lambdas: list[Factor] = [*lr_lambda] if are_many else [lr_lambda] * count  # type: ignore[list-item, misc]
         if len(self.lr_lambdas) != count:
             raise ValueError(f"Expected {count} lr_lambdas, but got {len(self.lr_lambdas)}")
@@ -297,7 +297,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             raise ValueError(f"Expected positive integer T_0, but got {T_0}")
         if T_mult < 1 or not isinstance(T_mult, int):
             raise ValueError(f"Expected integer T_mult >= 1, but got {T_mult}")
-        if not isinstance(eta_min, float | int):
+        if not isinstance(eta_min, (float, int)):
             raise ValueError(f"eta_min must be a number, got {eta_min!r}")
         self.T_0, self.T_i, self.T_mult = T_0, T_0, T_mult
         self.eta_min = eta_min

@@ -69,7 +69,7 @@ def _is_mapping_of_profiles(profiles: Any) -> bool:
 
 def _as_dict(profile: Any) -> Mapping[str, Any]:
     found = profile
-    if isinstance(profile, str | os.PathLike):
+    if isinstance(profile, (str, os.PathLike)):
         content = Path(profile).read_bytes()
         try:
             found = json.loads(content)
@@ -88,7 +88,7 @@ def _as_dict(profile: Any) -> Mapping[str, Any]:
 
 
 def _described(profile: Any) -> str:
-    is_file = isinstance(profile, str | os.PathLike)
+    is_file = isinstance(profile, (str, os.PathLike))
     return f"the file {os.fspath(profile)}" if is_file else type(profile).__name__
 
 

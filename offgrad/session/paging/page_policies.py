@@ -62,7 +62,7 @@ class PagePolicies:
         placement = policy.place(context) or Keep()
         if isinstance(placement, Keep):
             return placement
-        if not isinstance(placement, Store | Spill):
+        if not isinstance(placement, (Store, Spill)):
             raise ValueError(
                 f"{role} cannot be recomputed: a policy for them returns Keep, Store or Spill, but "
                 f"{policy} returned {placement} for {context}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from offgrad_storage.backend import Backend
-from offgrad_storage.entry import Entry
+from offgrad_storage.entry import Entry, State
 from offgrad_storage.errors import (
     ForkedStoreError,
     StoreClosedError,
@@ -117,7 +117,8 @@ class Errors:
 
     def forget_failed(self, entry: Entry) -> StoreError | None:
         """Forget the failed write of ``entry``; return its error if no call has raised it."""
-        self._told.discard(entry)
+        if entry.state is not State.WRITING:  # else `end_write` needs it
+            self._told.discard(entry)
         if entry not in self.failed_writes:
             return None
         self.failed_nbytes -= entry.held_nbytes

@@ -88,7 +88,7 @@ def backends_of(store: AbstractArrayStore) -> list[Backend]:
 
 def check_sums(store: AbstractArrayStore) -> None:
     """The figures of a store, and of those below it, agree with the states of its arrays."""
-    if isinstance(store, BackendStore | TieredStore):
+    if isinstance(store, (BackendStore, TieredStore)):
         store._check()
     if isinstance(store, TieredStore):
         for each in store.below:

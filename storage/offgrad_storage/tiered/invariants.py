@@ -44,7 +44,7 @@ def _entries(ram: RamTier) -> dict[TierEntry, TierState]:
         if entry is None:
             ram.on_dead(watch)
         else:
-            assert not isinstance(entry.tier_state, New | Dead)
+            assert not isinstance(entry.tier_state, (New, Dead))
             entries[entry] = entry.tier_state
     return entries
 

@@ -197,7 +197,7 @@ class TierTransfers:
         """Wait while another thread starts or ends a read of ``entry``; with the lock held."""
         tiers = self._tiers
         tiers.check_open(entry)
-        while isinstance(entry.tier_state, Starting | Ending):
+        while isinstance(entry.tier_state, (Starting, Ending)):
             tiers.wait()
             tiers.check_open(entry)
 

@@ -283,13 +283,13 @@ def as_json(value: Any) -> Any:
     """``value`` for JSON: NumPy numbers as numbers, unknown objects as text."""
     if isinstance(value, Mapping):
         return {str(key): as_json(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [as_json(each) for each in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _new_folder(directory: Path) -> Path:

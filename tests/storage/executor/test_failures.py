@@ -153,6 +153,24 @@ def test_an_unreported_error_of_a_write_is_raised_by_close(setups: list[Setup]) 
     setup.store.close()
 
 
+def test_an_array_dies_while_its_failed_write_is_tried_again(setup: Setup) -> None:
+    setup.backend.failures += [OSError(errno.EIO, "Input/output error")] * 2
+    handle = setup.put(1)
+    setup.backend.permits.release()
+    setup.failed(handle)
+    with pytest.raises(StoreError, match="Input/output"):
+        setup.put(2)
+    flushing, _ = in_thread(setup.store.flush)
+    eventually(lambda: setup.backend.log.count("write 0") == 2)
+    del handle
+    gc.collect()
+    assert setup.store.stats().live_handles == 0
+    setup.backend.open.set()
+    flushing.join()
+    assert not setup.backend.failures
+    setup.store.close()  # raises nothing: a put did
+
+
 def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(setup: Setup) -> None:
     setup.backend.open.set()
     handle = setup.put(1)

@@ -47,7 +47,7 @@ def default_convert(data: Any) -> Any:
 
     Lists, tuples and mappings are searched. Arrays share their memory with the tensors.
     """
-    if isinstance(data, np.ndarray | np.generic):
+    if isinstance(data, (np.ndarray, np.generic)):
         return data if _is_text(np.asarray(data)) else ops.as_tensor(data)
     if isinstance(data, Mapping):
         return _rebuilt(data, {key: default_convert(value) for key, value in data.items()})
@@ -55,7 +55,7 @@ def default_convert(data: Any) -> Any:
         return type(data)(*[default_convert(each) for each in data])
     if isinstance(data, tuple):
         return [default_convert(each) for each in data]
-    if isinstance(data, collections.abc.Sequence) and not isinstance(data, str | bytes):
+    if isinstance(data, collections.abc.Sequence) and not isinstance(data, (str, bytes)):
         return _rebuilt(data, [default_convert(each) for each in data])
     return data
 
