@@ -110,7 +110,7 @@ SPECS = [
     OpSpec("einsum_three", (products.Bmm,),
            lambda m, a, b, c: m.einsum("ij,jk,ik->k", [a, b, c]), [((2, 3), (3, 2), (2, 2))],
            lambda a, b, c: np.einsum("ij,jk,ik->k", a, b, c)),
-    OpSpec("einsum_lists", (products.Bmm,),
+    OpSpec("einsum_lists", (products.Mm,),
            lambda m, a, b: m.einsum(a, [0, 1], b, [1, 2], [2, 0]), [((2, 3), (3, 2))],
            lambda a, b: np.einsum("ij,jk->ki", a, b)),
 ]  # fmt: skip
