@@ -63,8 +63,9 @@ def _measure(
     machine = describe(environment)
     messages = Console(stderr=True)
     measured: list[dict[str, Any]] = []
-    for count in counts:
-        for row in rows:
+    parts = [(count, row) for count in counts for row in rows]
+    try:
+        for count, row in parts:
             if count != counts[0] and not row.uses_threads:
                 continue
             title = f"{row.name}, {count} threads"
@@ -77,7 +78,9 @@ def _measure(
             if path is not None:
                 figures = {"machine": machine, "rounds": rounds, "rows": measured}
                 path.write_text(json.dumps(figures, indent=1) + "\n")
-    print_report(Console(width=None if os.isatty(1) else 160), machine, measured, rounds)
+    finally:  # also of what was measured before an interrupt
+        if measured:
+            print_report(Console(width=None if os.isatty(1) else 160), machine, measured, rounds)
 
 
 def _names(text: str, name: str, rows: Sequence[Row]) -> bool:

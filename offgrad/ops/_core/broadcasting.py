@@ -20,6 +20,7 @@ from offgrad.ops._core.dtypes import (
     common_dtype,
     default_dtype,
     not_broadcastable,
+    small_number,
 )
 
 if TYPE_CHECKING:
@@ -144,13 +145,28 @@ class Broadcasting(Op):
                 return tuple([converted(each, dtype) for each in arrays])
         return arrays
 
+    def computed_alike(self, ufunc: Any, dtype: np.dtype[Any], a: Array, b: Array) -> Array:
+        """Return ``ufunc(a, b)`` of both as `dtype`."""
+        if (
+            a.dtype is dtype
+            and b.dtype is dtype
+            and a.nbytes < _LARGE
+            and (a.shape == b.shape or not b.ndim or (not a.ndim and b.nbytes < _LARGE))
+            and type(ufunc) is _UFUNC
+        ):  # `operands` and `compute` in short
+            if a.shape != b.shape:
+                self.shapes = a.shape, b.shape
+            result: Array = ufunc(a, b, order="C")
+            return result
+        return compute(ufunc, *self.operands(dtype, a, b))
+
     def computed(self, ufunc: Any, dtype: np.dtype[Any], a: Array, b: Array) -> Array:
         """Return ``ufunc(a, b)`` as `dtype`.
 
         As in PyTorch, a number `b` is not rounded to float16 or bfloat16 first.
         """
         if b.size != 1 or b.dtype is dtype or not kernels.is_half(dtype):
-            return compute(ufunc, *self.operands(dtype, a, b))
+            return self.computed_alike(ufunc, dtype, a, b)
         a, _ = self.operands(dtype, a, b)  # records the dtypes; the number stays as it is
         return rounded_once(ufunc, dtype, a, converted(b, np.dtype(np.float32)))
 
@@ -220,18 +236,26 @@ def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor,
             except ValueError:
                 raise not_broadcastable(where, a, b) from None
         return a, b, dtype
-    if type(b) is float and isinstance(a, TensorBase) and a._array.dtype.kind == "f":
-        return a, as_tensor_of(b, a._array.dtype, where), a._array.dtype
+    if isinstance(a, TensorBase):
+        number, dtype = _beside(a, b, where)
+        return a, number, dtype
+    if isinstance(b, TensorBase):
+        number, dtype = _beside(b, a, where)
+        return number, b, dtype
     for each in (a, b):
         check_operand(each, where)
-    if isinstance(a, TensorBase):
-        dtype = common_dtype(a, b)
-        return a, as_tensor_of(b, dtype, where), dtype
-    if isinstance(b, TensorBase):
-        dtype = common_dtype(a, b)
-        return as_tensor_of(a, dtype, where), b, dtype
     dtype = common_dtype(a, b)
     return as_tensor_of(a, dtype, where), as_tensor_of(b, dtype, where), dtype
+
+
+def _beside(tensor: "Tensor", value: Any, where: str) -> "tuple[Tensor, np.dtype[Any]]":
+    """Return a number as a tensor of the dtype that it and `tensor` are promoted to; that dtype."""
+    dtype, kind = tensor._array.dtype, type(value)
+    if (kind is float and dtype.kind == "f") or (kind is int and dtype.kind in "fi"):
+        as_tensor = small_number if tensor._array.nbytes < _LARGE else as_tensor_of
+        return as_tensor(value, dtype, where), dtype
+    dtype = common_dtype(tensor, check_operand(value, where))
+    return as_tensor_of(value, dtype, where), dtype
 
 
 def factors(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor, np.dtype[Any]]":

@@ -1,6 +1,6 @@
 """Conversion of arguments to tensors, and PyTorch's type promotion."""
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,8 @@ from offgrad.autograd.tensor_base import (
     is_differentiable,
     wrap,
 )
+from offgrad.memory import Storage
+from offgrad.memory.meta import meters
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -143,6 +145,25 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
             return value
         return Cast.apply(value, dtype=dtype)
     number = wrap(number_array(value, dtype, where))
+    number._is_wrapped_number = True
+    return number
+
+
+def small_number(value: float, dtype: np.dtype[Any], where: str) -> "Tensor":
+    """Return a number as `as_tensor_of` does, shared by all operations on it and small tensors.
+
+    Its memory is read-only, and not counted.
+    """
+    if meters or not value or not -_ALWAYS_FITS <= value <= _ALWAYS_FITS:  # 0.0 equals -0.0
+        return as_tensor_of(value, dtype, where)
+    return _shared_number(value, dtype)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _shared_number(value: float, dtype: np.dtype[Any]) -> "Tensor":
+    array = number_array(value, dtype, "")
+    array.setflags(write=False)
+    number = wrap(array, Storage.of_nothing(array))
     number._is_wrapped_number = True
     return number
 

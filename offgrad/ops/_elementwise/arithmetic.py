@@ -54,17 +54,17 @@ class Add(Broadcasting):
     sign: ClassVar[int] = 1
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any = 1) -> Array:
-        a, b = self.operands(dtype, a, b)
         self.alpha = alpha
         if alpha != 1:
+            a, b = self.operands(dtype, a, b)
             if kernels.is_half(dtype):
                 factor = np.float32(dtype.type(alpha))  # as in PyTorch
                 return rounded_once(lambda a, b, out: self.ufunc(a, b * factor, out), dtype, a, b)
             if dtype.kind in "fc" and are_large(a, b):
                 factor = self.sign * alpha
                 return compute(lambda a, b, out: kernels.add_scaled(a, b, factor, out), a, b)
-            b = b * dtype.type(alpha)
-        return compute(self.ufunc, a, b)
+            return compute(self.ufunc, a, b * dtype.type(alpha))
+        return self.computed_alike(self.ufunc, dtype, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """Pass the gradient to a, and the gradient times the factor to b."""
