@@ -195,7 +195,10 @@ def _tangent(output: _Any, nodes: list[_Dual], is_differentiable: bool) -> _Any:
     dummy = output.new_zeros(output.shape).requires_grad_()
     edges = [_GradientEdge(node, 0) for node in nodes]
     grads = _grad(output, edges, dummy, None, True, True, True)
-    chosen = [number for number, each in enumerate(grads) if each is not None and each.grad_fn]
+    # The gradient may be the dummy itself, as that of a sum.
+    chosen = [
+        number for number, each in enumerate(grads) if each is not None and each.requires_grad
+    ]
     if not chosen:
         return output.new_zeros(output.shape)
     (tangent,) = _grad(

@@ -20,6 +20,12 @@ def pair(lib: Any) -> tuple[Any, Any]:
 
 FUNCTIONS: dict[str, Any] = {
     "itself": lambda lib, x: x,
+    "copy": lambda lib, x: x.clone(),
+    "sum with a number": lambda lib, x: 1 + x + 1,
+    "sum with a tensor": lambda lib, x: x + lib.ones(2, dtype=lib.float64),
+    "difference in place": lambda lib, x: x.clone().sub_(1),
+    "added to another": lambda lib, x: lib.zeros(2, dtype=lib.float64).add_(x),
+    "no dependence": lambda lib, x: x * 0 + lib.ones(2, dtype=lib.float64),
     "product": lambda lib, x: x * x * 3,
     "reduction": lambda lib, x: (x.exp() * lib.ones(2, dtype=lib.float64)).sum(),
     "view": lambda lib, x: x.view(1, 2)[0].flip(0),
