@@ -8,6 +8,7 @@ from offgrad import ops
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import category, element
 from offgrad.ops._random.generators import default_generator
+from offgrad.ops._random.samples import check_range
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -114,6 +115,7 @@ class Fills(TensorBase):
         from_ = 0 if from_ is None else from_
         if from_ >= to:
             raise RuntimeError(f"random_: from must be below to, got from={from_} >= to={to}")
+        check_range(from_, to - 1, kind, "random_")
         if self.is_meta:
             return self
         stream = (generator or default_generator).stream(self._array.size)

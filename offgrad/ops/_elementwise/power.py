@@ -247,6 +247,8 @@ def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
         if not isinstance(input, TensorBase):
             return NumberPow.apply(b, base=input, dtype=dtype)
         return Pow.apply(a, b, dtype=dtype)
+    if isinstance(exponent, np.generic):
+        exponent = exponent.item()  # its dtype is not that of the arithmetic
     base, number, dtype = operands("pow", check_tensor(input, "pow"), exponent)
     if category(dtype) == 1 and exponent < 0:  # type: ignore[operator]
         raise RuntimeError(

@@ -21,6 +21,7 @@ from offgrad.ops._core.dtypes import (
     check_broadcastable,
     check_tensor,
     common_dtype,
+    number_of,
 )
 
 if TYPE_CHECKING:
@@ -191,4 +192,5 @@ def addcdiv(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any
     if all(category(each._array.dtype) < 2 for each in tensors[1:]):
         raise RuntimeError("addcdiv divides floating point tensors, got integers; convert one")
     check_broadcastable("addcdiv", *tensors)
+    value = number_of(value, "addcdiv")
     return AddQuotient.apply(*tensors, dtype=common_dtype(*tensors), value=value)

@@ -101,10 +101,9 @@ class Index(_Indexed):
         self.self_sym_sizes = x.shape
         index = self.index(template, arrays)
         at, dim = arrays[-1], len(template) - 1
-        is_large = kernels.is_large(at.size * (x.size // max(1, x.shape[dim])))
         if (
-            is_large
-            and _is_along_one(template, arrays)
+            _is_along_one(template, arrays)
+            and kernels.is_large(at.size * (x.size // max(1, x.shape[dim])))
             and kernels.are_within(at, -x.shape[dim], x.shape[dim])
         ):
             out = memory.empty((*x.shape[:dim], *at.shape, *x.shape[dim + 1 :]), x.dtype)
@@ -369,8 +368,9 @@ def setitem(input: "Tensor", index: Any, value: Any) -> None:
     index = as_tuple(index)
     view, _, arrays = parse(index)
     if arrays:
-        if bool in map(type, index):  # a copy in PyTorch, which converts
-            value = as_tensor_of(value, input._array.dtype, "setitem")
+        if isinstance(value, TensorBase) and bool in map(type, index):
+            # A copy in PyTorch, which converts.
+            value = as_tensor_of(value, input._array.dtype, "setitem")  # type: ignore[arg-type]
         index_put_(input, index, value)
         return
     if not isinstance(value, TensorBase):

@@ -282,18 +282,20 @@ def scatter(
         index: integers, with as many dimensions as `input`; of repeated ones the last wins.
         src: a tensor at least as large as `index`, or a number.
         value: a number, instead of `src`.
-        reduce: ``"add"`` is `scatter_add`; others are not supported.
+        reduce: ``"add"`` is `scatter_add`, ``"multiply"`` is `scatter_reduce` by "prod".
 
     Raises:
-        RuntimeError: if shapes or dtypes do not fit.
+        RuntimeError: if shapes or dtypes do not fit, or `reduce` is another.
     """
     source = value if src is None else src
     axis = normalize_dim(dim, check_tensor(input, "scatter")._array.ndim, "scatter")
     if reduce is not None:
-        if reduce != "add":
-            raise NotImplementedError(f"scatter: reduce={reduce!r} is not supported")
+        if reduce not in ("add", "multiply"):
+            raise RuntimeError(f"scatter: reduce must be 'add' or 'multiply', got {reduce!r}")
         if not isinstance(source, TensorBase):
             source = as_tensor_of(source, input._array.dtype, "scatter").expand(index.shape)
+        if reduce == "multiply":
+            return input.scatter_reduce(axis, index, source, "prod")
         return scatter_add(input, axis, index, source)
     if isinstance(source, TensorBase):
         if source._array.dtype != input._array.dtype:

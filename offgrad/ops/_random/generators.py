@@ -50,8 +50,15 @@ class Generator:
         return CPU
 
     def manual_seed(self, seed: Any) -> "Generator":
-        """Restart from `seed`, any integer, reduced to 64 bits; return the generator."""
-        self._restart(int(seed) & _WORDS, 0)
+        """Restart from `seed`, an int64 or a uint64; return the generator.
+
+        Raises:
+            ValueError: for other integers.
+        """
+        number = int(seed)
+        if not -(2**63) <= number <= _WORDS:
+            raise ValueError(f"manual_seed: the seed must be an int64 or a uint64, got {number}")
+        self._restart(number & _WORDS, 0)
         return self
 
     def seed(self) -> int:

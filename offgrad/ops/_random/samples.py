@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from offgrad import memory
@@ -28,6 +29,10 @@ __all__ = [
 ]
 
 
+_DIGITS = {np.dtype(np.float16): 11, np.dtype(ml_dtypes.bfloat16): 8}
+"""Binary digits of 16-bit floats."""
+
+
 def _sample(
     shape: tuple[int, ...], dtype: Any, method: str, generator: Generator | None, where: str
 ) -> Array:
@@ -50,7 +55,11 @@ def _sample(
     elif kind in (np.float32, np.float64):
         draw(out=out, dtype=kind)
     else:
-        out[...] = draw(shape, dtype=np.float32).astype(kind)
+        sample = draw(shape, dtype=np.float32)
+        if method == "random" and kind in _DIGITS:  # rounded to the nearest, some would be 1
+            steps = np.float32(2 ** _DIGITS[kind])
+            sample = np.floor(sample * steps) / steps
+        out[...] = sample.astype(kind)
     return out
 
 
@@ -123,10 +132,28 @@ def _integers(
     low, high = integer(low, where, "low"), integer(high, where, "high")
     if high <= low:
         raise RuntimeError(f"{where}: low (from) must be below high (to), got {low} and {high}")
+    check_range(low, high - 1, np.dtype(dtype), where)
     if is_shape_only():
         return memory.empty(shape, dtype)
     stream = (generator or default_generator).stream(int(np.prod(shape)))
     return np.asarray(stream.integers(low, high, shape)).astype(dtype)
+
+
+def check_range(low: int, high: int, dtype: np.dtype[Any], where: str) -> None:
+    """Raise RuntimeError unless numbers from `low` to `high` are in the range of a dtype.
+
+    As in PyTorch, floating point numbers may be rounded.
+    """
+    if dtype.kind == "b":
+        lowest, highest = 0, 1
+    else:
+        of = np.iinfo if dtype.kind in "iu" else ml_dtypes.finfo
+        limits: Any = of(dtype)
+        lowest, highest = int(limits.min), int(limits.max)
+    if low < lowest or high > highest:
+        raise RuntimeError(
+            f"{where}: numbers from {low} to {high} are out of bounds for {dtype.name}"
+        )
 
 
 @factory
@@ -191,5 +218,10 @@ def randperm(n: int, *, dtype: Any = None, generator: Generator | None = None) -
     n = integer(n, "randperm", "n")
     if n < 0:
         raise RuntimeError(f"randperm: n must not be negative, got {n}")
+    if dtype is not None and n:
+        check_range(0, n - 1, dtype, "randperm")
+        digits = 0 if dtype.kind in "biu" else ml_dtypes.finfo(dtype).nmant + 1  # type: ignore[no-untyped-call]
+        if digits and n - 1 > 2**digits:
+            raise RuntimeError(f"randperm: {dtype.name} does not hold all integers below {n}")
     order = (generator or default_generator).stream(n).permutation(n)
     return wrap(order if dtype is None else order.astype(dtype))
