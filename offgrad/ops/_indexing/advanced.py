@@ -446,13 +446,12 @@ def _put_in_place(
         parts: Any = {"view": view, "template": template, "accumulate": accumulate}
         return overwrite(input, IndexPut.apply(input, source, *indices, **parts), "index_put_")
     storage = input._storage
-    version = storage.version
     storage.write("index_put_")
     previous = ignore_float_errors()
     try:
         _put(input._array[view], _filled(template, arrays), source._array, accumulate)
     except (IndexError, ValueError):  # NumPy checks the index and the shapes before it writes
-        storage.version = version
+        storage.version -= 1
         raise
     finally:
         restore_float_errors(previous)
