@@ -193,7 +193,7 @@ class MaskedLock:
         if not self._lock.acquire(blocking=False):
             if not blocking:
                 return False
-            if _state.may_deliver and get_ident() == _state.main:
+            if get_ident() == _state.main and _state.may_deliver:
                 # Not in an interruptible block: SIGINT right after `acquire` would lose the lock.
                 while not self._lock.acquire(timeout=_POLL_SECONDS):
                     _state.deliver()

@@ -124,6 +124,42 @@ def test_other_threads_mask_nothing() -> None:
     assert seen == [signal.default_int_handler]
 
 
+def test_a_thread_that_waits_for_a_lock_reads_no_half_left_block() -> None:
+    """The mask is the main thread's, which leaves a nested block in two steps."""
+    lock, errors = MaskedLock(), []
+    lock._lock.acquire()
+    began = threading.Event()
+
+    class Leaving(list[bool]):
+        """The enclosing blocks; the last one is popped, and the depth not yet lower."""
+
+        def pop(self, *_: object) -> bool:  # type: ignore[override]
+            popped = super().pop()
+            thread.start()
+            began.wait()
+            thread.join(0.2)  # it waits for the lock meanwhile
+            return popped
+
+    def take() -> None:
+        began.set()
+        try:
+            with lock:
+                pass
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=take)
+    state = interrupts._state
+    with masked:
+        state.enclosing = Leaving(state.enclosing)
+        with masked:
+            pass
+        state.enclosing = list(state.enclosing)
+    lock._lock.release()
+    thread.join()
+    assert errors == []
+
+
 def test_sigint_at_every_opcode_of_nested_blocks() -> None:
     counts = {"begun": 0, "ended": 0}
 
