@@ -133,7 +133,7 @@ def test_a_thread_that_waits_for_a_lock_reads_no_half_left_block() -> None:
     class Leaving(list[bool]):
         """The enclosing blocks; the last one is popped, and the depth not yet lower."""
 
-        def pop(self, *_: object) -> bool:  # type: ignore[override]
+        def pop(self, *_: object) -> bool:
             popped = super().pop()
             thread.start()
             began.wait()
