@@ -8,7 +8,7 @@ from offgrad import ops
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import category, element
 from offgrad.ops._random.generators import default_generator
-from offgrad.ops._random.samples import check_range
+from offgrad.ops._random.samples import check_range, largest_integer
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -109,7 +109,7 @@ class Fills(TensorBase):
         """
         from_ = names.get("from", from_)
         kind = self._array.dtype
-        largest = _largest(kind)
+        largest = largest_integer(kind)
         if to is None:
             from_, to = 0, largest + 1 if from_ is None else from_
         from_ = 0 if from_ is None else from_
@@ -122,13 +122,3 @@ class Fills(TensorBase):
         wide = np.uint64 if kind == np.uint64 else np.int64
         sample = stream.integers(from_, to - 1, self._array.shape, wide, endpoint=True)
         return self.copy_(ops.tensor(np.asarray(sample).astype(kind)), name="random_")
-
-
-def _largest(dtype: np.dtype[Any]) -> int:
-    """Return the largest integer up to which a dtype holds all."""
-    if dtype.kind == "b":
-        return 1
-    if dtype.kind in "iu":
-        return int(np.iinfo(dtype).max)
-    digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-    return int(2 ** digits.get(dtype.name, 24))

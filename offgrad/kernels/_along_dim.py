@@ -15,6 +15,7 @@ from offgrad.kernels._parallel import BLOCK, get_num_threads, parallel_for
 from offgrad.memory.meta import MetaArray
 
 _MIN_COLUMNS = 32
+_SMALL = 4096  # elements of an index for which the places along other dimensions are kept
 _PUT, _ADD, _MULTIPLY, _MAXIMUM, _MINIMUM = range(5)  # what `_scatter_loop` does
 _REDUCTIONS: dict[str, tuple[Any, int]] = {
     "prod": (np.multiply, _MULTIPLY),
@@ -119,7 +120,6 @@ def _grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
     return tuple([np.arange(n).reshape(-1, *(1,) * (ndim - 1 - k)) for k, n in enumerate(shape)])
 
 
-_SMALL = 4096
 _small_grid = lru_cache(maxsize=128)(_grid)
 
 

@@ -20,7 +20,7 @@ from offgrad.ops._core.dtypes import (
     common_dtype,
     default_dtype,
     not_broadcastable,
-    small_number,
+    shared_number,
 )
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _beside(tensor: "Tensor", value: Any, where: str) -> "tuple[Tensor, np.dtype
     """Return a number as a tensor of the dtype that it and `tensor` are promoted to; that dtype."""
     dtype, kind = tensor._array.dtype, type(value)
     if (kind is float and dtype.kind == "f") or (kind is int and dtype.kind in "fi"):
-        as_tensor = small_number if tensor._array.nbytes < _LARGE else as_tensor_of
+        as_tensor = shared_number if tensor._array.nbytes < _LARGE else as_tensor_of
         return as_tensor(value, dtype, where), dtype
     dtype = common_dtype(tensor, check_operand(value, where))
     return as_tensor_of(value, dtype, where), dtype

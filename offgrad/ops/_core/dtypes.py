@@ -149,18 +149,18 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
     return number
 
 
-def small_number(value: float, dtype: np.dtype[Any], where: str) -> "Tensor":
+def shared_number(value: float, dtype: np.dtype[Any], where: str) -> "Tensor":
     """Return a number as `as_tensor_of` does, shared by all operations on it and small tensors.
 
     Its memory is read-only, and not counted.
     """
     if meters or not value or not -_ALWAYS_FITS <= value <= _ALWAYS_FITS:  # 0.0 equals -0.0
         return as_tensor_of(value, dtype, where)
-    return _shared_number(value, dtype)
+    return _cached_number(value, dtype)
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _shared_number(value: float, dtype: np.dtype[Any]) -> "Tensor":
+def _cached_number(value: float, dtype: np.dtype[Any]) -> "Tensor":
     array = number_array(value, dtype, "")
     array.setflags(write=False)
     number = wrap(array, Storage.of_nothing(array))

@@ -63,7 +63,7 @@ def _compute_directly(
     """Compute a result that is not recorded in one pass over the target's memory.
 
     Return False, and change nothing, where the general way must: for other arguments, dtypes or
-    shapes, for the same memory, for pages, and for shapes without memory.
+    shapes, for large arrays in the same memory, for pages, and for shapes without memory.
     """
     if len(args) != 1 or is_general(target):
         return False

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import index as index_of
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import as_tensor_of, category, element
 from offgrad.ops._core.inplace_forms import (
     copy_,
-    inplace_form,
+    inplace,
     is_general,
     is_recorded,
     overwrite,
@@ -232,7 +232,10 @@ def as_tuple(index: Any) -> tuple[Any, ...]:
 _NESTED = (list, tuple, range, np.ndarray, TensorBase, slice)
 
 
-def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]":
+_Parsed: TypeAlias = "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
+
+
+def parse(index: Any) -> _Parsed:
     """Return the two parts of an index, and the tensors of the second.
 
     Returns:
@@ -366,12 +369,12 @@ def setitem(input: "Tensor", index: Any, value: Any) -> None:
     while isinstance(value, TensorBase) and value._array.ndim and value._array.shape[0] == 1:
         value = value[0]  # type: ignore[index]  # as PyTorch drops leading sizes of 1
     index = as_tuple(index)
-    view, _, arrays = parse(index)
+    view, template, arrays = parse(index)
     if arrays:
         if isinstance(value, TensorBase) and bool in map(type, index):
             # A copy in PyTorch, which converts.
             value = as_tensor_of(value, input._array.dtype, "setitem")  # type: ignore[arg-type]
-        index_put_(input, index, value)
+        _index_put_in_place(input, index, (view, template, arrays), value, False)
         return
     if not isinstance(value, TensorBase):
         value = wrap(element(value, input._array.dtype, "setitem"))
@@ -415,10 +418,7 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
         IndexError: if the index does not fit.
         RuntimeError: if the shapes or the dtypes do not fit.
     """
-    return _put_at(IndexPut.apply, input, indices, values, accumulate)
-
-
-_index_put_by_copy = inplace_form(index_put)
+    return _put_at(IndexPut.apply, input, _parse_indices(indices), values, accumulate)
 
 
 def index_put_(input: "Tensor", indices: Any, values: Any, accumulate: bool = False) -> "Tensor":
@@ -427,10 +427,22 @@ def index_put_(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fa
     Raises:
         IndexError, RuntimeError: as `index_put`, and if `input` must not be changed in place.
     """
+    return _index_put_in_place(input, indices, _parse_indices(indices), values, accumulate)
+
+
+def _parse_indices(indices: Any) -> _Parsed:
+    if isinstance(indices, list) and all(isinstance(each, TensorBase) for each in indices):
+        indices = tuple(indices)
+    return parse(indices)
+
+
+def _index_put_in_place(
+    input: "Tensor", indices: Any, parsed: _Parsed, values: Any, accumulate: bool
+) -> "Tensor":
     if is_general(input) or is_recorded(input, values):
-        return _index_put_by_copy(input, indices, values, accumulate)
+        return inplace(index_put, input, indices, values, accumulate)
     check_mutable(input, "index_put_", recorded=False)
-    return _put_at(_put_in_place, input, indices, values, accumulate)
+    return _put_at(_put_in_place, input, parsed, values, accumulate)
 
 
 def _put_in_place(
@@ -459,14 +471,12 @@ def _put_in_place(
 
 
 def _put_at(
-    put: Callable[..., "Tensor"], input: "Tensor", indices: Any, values: Any, accumulate: bool
+    put: Callable[..., "Tensor"], input: "Tensor", parsed: _Parsed, values: Any, accumulate: bool
 ) -> "Tensor":
-    """Return ``put(input, source, *arrays, ...)`` with the parts of `indices`, as `IndexPut` takes
+    """Return ``put(input, source, *arrays, ...)`` with the parts of an index, as `IndexPut` takes
     them.
     """
-    if isinstance(indices, list) and all(isinstance(each, TensorBase) for each in indices):
-        indices = tuple(indices)
-    view, template, arrays = parse(indices)
+    view, template, arrays = parsed
     if isinstance(values, TensorBase):
         _check_values(input, values, arrays, accumulate)
         source = as_tensor_of(values, input._array.dtype, "index_put")  # type: ignore[arg-type]

@@ -29,10 +29,6 @@ __all__ = [
 ]
 
 
-_DIGITS = {np.dtype(np.float16): 11, np.dtype(ml_dtypes.bfloat16): 8}
-"""Binary digits of 16-bit floats."""
-
-
 def _sample(
     shape: tuple[int, ...], dtype: Any, method: str, generator: Generator | None, where: str
 ) -> Array:
@@ -56,8 +52,8 @@ def _sample(
         draw(out=out, dtype=kind)
     else:
         sample = draw(shape, dtype=np.float32)
-        if method == "random" and kind in _DIGITS:  # rounded to the nearest, some would be 1
-            steps = np.float32(2 ** _DIGITS[kind])
+        if method == "random":  # rounded to the nearest, some would be 1
+            steps = np.float32(largest_integer(kind))
             sample = np.floor(sample * steps) / steps
         out[...] = sample.astype(kind)
     return out
@@ -139,6 +135,16 @@ def _integers(
     return np.asarray(stream.integers(low, high, shape)).astype(dtype)
 
 
+def largest_integer(dtype: np.dtype[Any]) -> int:
+    """Return the largest integer up to which a dtype holds all."""
+    if dtype.kind == "b":
+        return 1
+    if dtype.kind in "iu":
+        return int(np.iinfo(dtype).max)
+    digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+    return int(2 ** digits.get(dtype.name, 24))
+
+
 def check_range(low: int, high: int, dtype: np.dtype[Any], where: str) -> None:
     """Raise RuntimeError unless numbers from `low` to `high` are in the range of a dtype.
 
@@ -218,10 +224,7 @@ def randperm(n: int, *, dtype: Any = None, generator: Generator | None = None) -
     n = integer(n, "randperm", "n")
     if n < 0:
         raise RuntimeError(f"randperm: n must not be negative, got {n}")
-    if dtype is not None and n:
-        check_range(0, n - 1, dtype, "randperm")
-        digits = 0 if dtype.kind in "biu" else ml_dtypes.finfo(dtype).nmant + 1  # type: ignore[no-untyped-call]
-        if digits and n - 1 > 2**digits:
-            raise RuntimeError(f"randperm: {dtype.name} does not hold all integers below {n}")
+    if dtype is not None and n - 1 > largest_integer(dtype):
+        raise RuntimeError(f"randperm: {dtype.name} does not hold all integers below {n}")
     order = (generator or default_generator).stream(n).permutation(n)
     return wrap(order if dtype is None else order.astype(dtype))
