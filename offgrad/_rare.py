@@ -13,6 +13,10 @@ NAMES: dict[str, str] = {"Future": "futures", "GradScaler": "amp", "fork": "jit"
 
 for _module, _names in {
     "_tensor.sparse.constructors": SPARSE,
+    "_checks": """
+        _assert _check _check_index _check_is_size _check_not_implemented _check_tensor_all
+        _check_type _check_value _check_with
+    """,
     "_symbolic": """
         SymBool SymFloat SymInt sym_constrain_range sym_constrain_range_for_size sym_float
         sym_fresh_size sym_int sym_ite sym_max sym_min sym_not sym_sqrt sym_sum

@@ -1,5 +1,6 @@
 """Ranges of numbers, and the identity matrix."""
 
+import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,12 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = No
     if end is None:
         raise TypeError("arange needs an end: arange(end), arange(start, end) or with a step")
     start, end, step, kind = _bounds("arange", 0 if start is None else start, end, step, dtype)
+    if category(kind) == 1:  # int64 counts whole numbers, as PyTorch does, the others any
+        first, stride = int(start), int(step)
+        if kind == np.int64:
+            start, end, step = _leading("arange", first, int(end), stride)
+        count = math.ceil((end - start) / step)
+        return wrap((first + np.arange(count) * stride).astype(kind))
     return wrap(_converted(np.arange(start, end, step), kind))
 
 
@@ -59,13 +66,16 @@ def _bounds(where: str, start: Any, end: Any, step: Any, dtype: Any) -> tuple[An
         raise NotImplementedError(f"{where} is not defined for {dtype.name}")
     if not np.isfinite([start, end, step]).all():
         raise RuntimeError(f"{where}: finite numbers are needed, got {start}, {end} and {step}")
-    if category(dtype) == 1:
-        start, end, step = int(start), int(end), int(step)
+    return *_leading(where, start, end, step), dtype
+
+
+def _leading(where: str, start: Any, end: Any, step: Any) -> tuple[Any, Any, Any]:
+    """Return the numbers of a range, whose step must lead from its start to its end."""
     if not step or (end - start) / step < 0:
         raise RuntimeError(
             f"{where}: step must lead from start to end, got start {start}, end {end}, step {step}"
         )
-    return start, end, step, dtype
+    return start, end, step
 
 
 @factory
@@ -83,6 +93,8 @@ def range(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None) 
         start, end = 0, start
     kind = default_dtype() if dtype is None else dtype
     start, end, step, kind = _bounds("range", start, end, step, kind)
+    if category(kind) == 1:
+        start, end, step = _leading("range", int(start), int(end), int(step))
     count = int((end - start) / step) + 1
     return wrap((start + np.arange(count) * step).astype(kind))
 

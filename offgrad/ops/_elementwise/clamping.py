@@ -241,9 +241,10 @@ def _clamp(where: str, input: "Tensor", low: Any, high: Any) -> "Tensor":
         check_operand(each, where)
     check_ordered(x, where)
     dtype = common_dtype(x, *bounds)
-    if dtype.kind in "cb":
+    of_numbers = not any(isinstance(each, TensorBase) for each in bounds)
+    if dtype.kind == "c" or (dtype.kind == "b" and of_numbers):
         raise NotImplementedError(f"{where} is defined for integers and floats, got {dtype.name}")
-    if not any(isinstance(each, TensorBase) for each in bounds):
+    if of_numbers:
         for each in bounds:
             element(each, dtype, where)  # raises if it does not fit
         suffix = "Backward1" if where == "clamp" else "Backward0"

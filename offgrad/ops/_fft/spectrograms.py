@@ -327,10 +327,8 @@ def istft(
     spectra = batch.transpose(1, 2)
     if return_complex:
         frames = ifft(spectra, norm=norm)
-    elif half:
-        frames = irfft(spectra, n_fft, norm=norm)
-    else:
-        frames = ifft(spectra, norm=norm).real
+    else:  # the first half of two-sided frequencies, as PyTorch
+        frames = irfft(spectra[..., : n_fft // 2 + 1], n_fft, norm=norm)
     full = _full_window(window, win, n_fft, "istft")
     if full is None:
         full = wrap(np.ones(n_fft, frames._array.real.dtype))

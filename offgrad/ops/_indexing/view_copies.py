@@ -77,7 +77,7 @@ def detach_copy(input: "Tensor") -> "Tensor":
 
 def expand_copy(input: "Tensor", size: Sequence[int], *, implicit: bool = False) -> "Tensor":
     """Return a copy of `input` repeated to `size`; `implicit` is accepted."""
-    return check_tensor(input, "expand_copy").expand(*size).clone()
+    return check_tensor(input, "expand_copy").expand(size).clone()
 
 
 def slice_copy(

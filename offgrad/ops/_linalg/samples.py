@@ -6,7 +6,7 @@ import numpy as np
 
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import integer, normalize_dim, normalize_dims
-from offgrad.ops._core.dtypes import check_tensor, floating
+from offgrad.ops._core.dtypes import category, check_tensor, floating
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._shape.joining import cat
 
@@ -57,12 +57,14 @@ def cov(
             raise RuntimeError(
                 f"cov(): expected {name} to be a vector of {count} weights, got a {describe(each)}"
             )
-        if name == "fweights" and each._array.dtype.kind not in "iu":
-            raise RuntimeError(f"cov(): expected fweights to be integers, got a {describe(each)}")
+        kind, allowed = (1, "integral") if name == "fweights" else (2, "floating point")
+        if category(each._array.dtype) != kind:
+            raise RuntimeError(
+                f"cov(): expected {name} to have {allowed} dtype, got a {describe(each)}"
+            )
         if each._array.size and each._array.min() < 0:
             raise RuntimeError(f"cov(): {name} cannot be negative, got {each._array.min()}")
-        part = each.to(rows.dtype)
-        weights = part if weights is None else weights * part
+        weights = each if weights is None else weights * each
     if weights is None:
         centred = rows - rows.mean(1, keepdim=True)
         scaled, divisor = centred, count - correction
@@ -71,11 +73,10 @@ def cov(
         total = weights.sum()
         centred = rows - (rows * weights).sum(1, keepdim=True) / total
         scaled = centred * weights
-        repeated = 0 if correction == 0 else correction
-        if aweights is not None and repeated:
-            divisor = total - repeated * (weights * aweights).sum() / total
+        if aweights is not None and correction:
+            divisor = total - correction * (weights * aweights).sum() / total
         else:
-            divisor = total - repeated
+            divisor = total - correction
         divisor = divisor.clamp(min=0)
     result: Tensor = (scaled @ centred.t().conj()) / divisor
     return result.squeeze()

@@ -294,16 +294,20 @@ def sum_to_size(input: "Tensor", *size: Any) -> "Tensor":
     input_shape = input._array.shape
     if input_shape == shape:
         return input
+    try:
+        broadcast = np.broadcast_shapes(shape, input_shape)
+    except ValueError:
+        broadcast = None
+    if broadcast != input_shape:
+        raise RuntimeError(
+            f"sum_to_size: size {list(shape)} is not expandable to size {list(input_shape)}, "
+            "the tensor's shape"
+        )
     extra = len(input_shape) - len(shape)
     dims = tuple(range(extra)) + tuple(
         extra + axis
         for axis, size in enumerate(shape)
         if size == 1 and input_shape[extra + axis] != 1
     )
-    if extra < 0 or not np.broadcast_shapes(shape, input_shape) == input_shape:
-        raise RuntimeError(
-            f"sum_to_size: the size must broadcast to the tensor's shape {list(input_shape)}, "
-            f"got {list(shape)}"
-        )
     result = sum(input, dims, keepdim=True) if dims else input
     return result if result._array.shape == shape else result.reshape(shape)
