@@ -335,6 +335,10 @@ def attention_backward_loop(
                 to = addresses[5] + (batch * strides[15] + head * strides[16]) * size
                 to += first * strides[17] * size
                 scale_copy(result, key_line, to, strides[17], count, width, size, one)
+        # The last tile's sums overrun into the keys that no row sees.
+        reached = min(keys, rows) if causal else keys
+        array_at(sum_k + reached * key_line * size, (keys - reached) * key_line, zero)[:] = zero
+        array_at(sum_v + reached * value_line * size, (keys - reached) * value_line, zero)[:] = zero
         if addresses[6]:
             to = addresses[6] + (batch * strides[18] + head * strides[19]) * size
             scale_copy(sum_k, key_line, to, strides[20], keys, width, size, scale)

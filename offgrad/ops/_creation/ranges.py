@@ -103,12 +103,14 @@ def range(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None) 
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> "Tensor":
     """Return `steps` evenly spaced numbers from `start` to `end`, both included.
 
+    Bounds of integers lose their fractions, and then the numbers do.
+
     Raises:
         RuntimeError: if `steps` is negative, a bound is a tensor with dimensions, or complex bounds
             do not fit into the dtype.
     """
     start, end, steps, kind = _interval("linspace", start, end, steps, dtype)
-    return wrap(_converted(np.linspace(start, end, steps), kind))
+    return wrap(_converted(_spaced(start, end, steps), kind))
 
 
 @factory
@@ -123,7 +125,16 @@ def logspace(
     start, end, steps, kind = _interval("logspace", start, end, steps, dtype)
     if category(kind) < 3 and base < 0:
         raise RuntimeError(f"logspace: the base must not be negative, got {base}")
-    return wrap(np.power(np.asarray(base, np.float64), np.linspace(start, end, steps)).astype(kind))
+    return wrap(np.power(np.asarray(base, np.float64), _spaced(start, end, steps)).astype(kind))
+
+
+def _spaced(start: Any, end: Any, steps: int) -> Array:
+    """Return evenly spaced numbers, in float64 or complex128, the second half from the end on."""
+    offsets = np.linspace(0, end - start, steps)
+    numbers = start + offsets
+    half = max(steps // 2, 1)
+    numbers[half:] = end - offsets[: max(steps - half, 0)][::-1]
+    return numbers
 
 
 def _interval(
@@ -141,6 +152,8 @@ def _interval(
     kind = inferred if dtype is None else dtype
     if category(inferred) == 3 != category(kind):
         raise RuntimeError(f"{where}: complex bounds do not fit into {kind.name}")
+    if category(kind) == 1:
+        start, end = int(start), int(end)
     return start, end, steps, kind
 
 

@@ -77,8 +77,8 @@ def _quantile(
             )
     elif not 0 <= q <= 1:
         raise RuntimeError(f"{where}(): q must be in [0, 1], got {q}")
-    fractions = q._array if isinstance(q, TensorBase) else np.asarray(q, dtype)
-    if not ((fractions >= 0) & (fractions <= 1)).all():
+    fractions: Any = q if isinstance(q, TensorBase) else wrap(np.asarray(q, dtype))
+    if not ((fractions._array >= 0) & (fractions._array <= 1)).all():
         raise RuntimeError(f"{where}(): each q must be in [0, 1], got {fractions.tolist()}")
     axis = None if dim is None else normalize_dim(dim, ndim, where)
     flat = x.reshape(-1) if axis is None else x.movedim(axis, -1) if ndim else x.reshape(1)
@@ -89,28 +89,33 @@ def _quantile(
         kept = tuple(
             [1 if axis in (None, each) else size for each, size in enumerate(x._array.shape)]
         )
-        found = found.reshape(fractions.size, *kept)
-    return found if fractions.ndim else found.squeeze(0)
+        found = found.reshape(fractions._array.size, *kept)
+    return found if fractions._array.ndim else found.squeeze(0)
 
 
-def _at_fractions(ordered: "Tensor", fractions: Array, interpolation: str, where: str) -> "Tensor":
+def _at_fractions(
+    ordered: "Tensor", fractions: "Tensor", interpolation: str, where: str
+) -> "Tensor":
     """Return the elements [fractions, ...] at fractions of the length of rows in order."""
     array = ordered._array
-    size = array.shape[-1]
+    last = array.shape[-1] - 1
     nan_count = np.isnan(array).sum(-1, keepdims=True)
-    if where == "quantile":
-        ranks = np.where(nan_count > 0, size - 1, fractions * (size - 1))
+    if where == "quantile":  # of a row with a NaN the last, which is NaN
+        length, first = np.where(nan_count > 0, 0, last), np.where(nan_count > 0, last, 0)
     else:
-        ranks = np.maximum(fractions * (size - nan_count - 1), 0)
-    ranks = ranks.astype(array.dtype)
+        length, first = np.maximum(last - nan_count, 0), np.zeros_like(nan_count)
+    fractions = fractions.to(ordered.device)
+    places = fractions * wrap(length.astype(array.dtype)) + wrap(first.astype(array.dtype))
+    ranks = places._array
     if interpolation in ("lower", "higher", "nearest"):
         ranks = {"lower": np.floor, "higher": np.ceil, "nearest": np.rint}[interpolation](ranks)
     below = np.floor(ranks)
-    weights = ranks - below if interpolation == "linear" else np.full_like(ranks, 0.5)
+    is_linear = interpolation == "linear"
+    weights = places - wrap(below) if is_linear else wrap(np.full_like(ranks, 0.5))
     result = ordered.gather(-1, wrap(below.astype(np.int64)))
     if interpolation in ("linear", "midpoint"):
         above = ordered.gather(-1, wrap(np.ceil(ranks).astype(np.int64)))
-        result = result.lerp(above, wrap(weights))
+        result = result.lerp(above, weights)
     return result.movedim(-1, 0)
 
 

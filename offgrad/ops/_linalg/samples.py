@@ -203,6 +203,7 @@ def gradient(
     if edge_order not in (1, 2):
         raise RuntimeError(f"torch.gradient only supports edge_order=1 and 2, got {edge_order}")
     dims = normalize_dims(dim, x._array.ndim, "gradient")
+    spacing = 1 if spacing is None else spacing
     distances = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
     if len(distances) != len(dims):
         raise RuntimeError(

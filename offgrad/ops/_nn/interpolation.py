@@ -235,10 +235,10 @@ def _interpolated(
     ndim = len(sizes)
     name = f"{_MODES[mode]}{max(ndim, 2) if mode == 'area' else ndim}D{'Aa' if antialias else ''}"
     if dtype == np.uint8 and not mode.startswith("nearest"):
-        # As in PyTorch, rounded after each dimension, the width first.
+        # As in PyTorch, rounded after each dimension, the width first; halves up.
         for taps in ((None, found[1]), (found[0], None)):
             wide = resampled(cast(x, np.float32), taps, name)
-            x = cast(wide.round().clamp(0, 255), np.uint8)
+            x = cast((wide + 0.5).floor().clamp(0, 255), np.uint8)
         return x
     return resampled(x, tuple(found), name)
 
