@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from offgrad import _dtype, ops
 from offgrad._dtype import DType
 from offgrad._tensor import type_names
+from offgrad._tensor.storages import UntypedStorage, shared_copy_key
+from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, alias, describe
 from offgrad.memory.meta import MetaArray, meta_strided
 from offgrad.ops._core.dtypes import check_tensor
@@ -133,7 +135,8 @@ class Conversions(TensorBase):
         """Return an array that shares the memory.
 
         Raises:
-            RuntimeError: if the tensor requires grad: detach it first, or pass ``force=True``.
+            RuntimeError: if the tensor requires grad, in grad mode: detach it first, or pass
+                ``force=True``.
         """
         if type(self._array) is MetaArray:
             if force:
@@ -142,7 +145,7 @@ class Conversions(TensorBase):
                 "can't convert meta device type tensor to numpy: it has no values, got a "
                 f"{describe(self)}"
             )
-        if self._requires_grad and not force:
+        if self.requires_grad and not force and grad_mode.is_grad_enabled():
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad: an array cannot carry the "
                 f"history of this {describe(self)}; use tensor.detach().numpy()"
@@ -174,7 +177,7 @@ class Conversions(TensorBase):
     ) -> Any:
         if stream is not None:
             raise AssertionError(f"stream should be None on cpu, got {stream!r}")
-        if self._requires_grad:
+        if self.requires_grad:
             raise BufferError(
                 f"DLPack cannot export a tensor that requires grad, got a {describe(self)}; use "
                 "its detach()"
@@ -251,20 +254,20 @@ class Conversions(TensorBase):
     # Copies
 
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> "Tensor":
-        if self._grad_fn is not None:
+        if not self.is_leaf:
             raise RuntimeError(
                 "only leaves support the deepcopy protocol, but this "
                 f"{describe(self)} was computed by "
-                f"{self._grad_fn.name()}; copy its detach()"
+                f"{self.grad_fn.name()}; copy its detach()"
             )
         known = memo.get(id(self))
         if known is not None:
             return known
         copy = object.__new__(type(self))
-        copy._share(_clone_of(self), self._requires_grad)
+        copy._share(_deep_copy_of(self, memo), self._requires_grad)
         memo[id(self)] = copy
         if self._grad is not None:
-            copy._grad = _clone_of(self._grad)
+            copy._grad = deepcopy(self._grad, memo)
         for name, value in self.__dict__.items():
             if name not in TensorBase.__annotations__:
                 setattr(copy, name, deepcopy(value, memo))
@@ -315,6 +318,25 @@ def _clone_of(tensor: TensorBase) -> "Tensor":
     copy._storage.role = storage.role
     storage.place_alike(copy, storage.role)
     return copy
+
+
+def _deep_copy_of(tensor: "Tensor", memo: dict[Any, Any]) -> "Tensor":
+    """Return a copy that shares memory with the copies of tensors with which `tensor` does."""
+    storage = tensor._storage
+    if storage.is_paged or type(storage.root) is MetaArray:
+        return _clone_of(tensor)
+    if min(tensor._array.strides, default=0) < 0:  # which PyTorch's strides cannot describe
+        return _clone_of(tensor)
+    key = shared_copy_key(storage)
+    if key not in memo and tensor._array.nbytes == storage.root.nbytes:
+        copy = _clone_of(tensor)
+        if not copy._storage.is_paged:
+            memo[key] = UntypedStorage(copy._storage)
+        return copy
+    whole: UntypedStorage = deepcopy(UntypedStorage(storage), memo)
+    whole._storage.role = storage.role
+    empty = ops.empty(0, dtype=tensor.dtype)
+    return empty.set_(whole, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def rebuild(

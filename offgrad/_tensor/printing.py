@@ -180,10 +180,15 @@ def text_of(tensor: Any, contents: str | None = None) -> str:
     # Without numbers the dtype of integers does not show.
     if array.dtype not in (defaults if array.size and has_values else defaults[:1]):
         notes.append(f"dtype={DTYPES[array.dtype]}")
-    if tensor._grad_fn is not None:
-        notes.append(f"grad_fn=<{tensor._grad_fn.name()}>")
-    elif tensor._requires_grad:
-        notes.append("requires_grad=True")
+    try:
+        node = tensor.grad_fn
+    except RuntimeError:  # the history of a view that cannot follow its base
+        notes.append("grad_fn=<Invalid>")
+    else:
+        if node is not None:
+            notes.append(f"grad_fn=<{node.name()}>")
+        elif tensor._requires_grad:
+            notes.append("requires_grad=True")
     if contents is None and not has_values:
         contents = "..."
     elif contents is None:

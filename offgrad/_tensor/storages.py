@@ -1,6 +1,7 @@
 """The memory behind tensors, as PyTorch's storages show it."""
 
-from typing import TYPE_CHECKING, Any
+from copy import deepcopy
+from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -13,9 +14,6 @@ from offgrad.autograd.tensor_base import new_storage
 from offgrad.memory import Storage
 from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.device import CPU, META, Device
-
-if TYPE_CHECKING:
-    pass
 
 
 class Memory:
@@ -120,6 +118,14 @@ class UntypedStorage:
         """Return a copy."""
         return UntypedStorage(new_storage(memory.copy(self._bytes())))
 
+    def __deepcopy__(self, memo: dict[Any, Any]) -> "UntypedStorage":
+        """Return a copy; tensors over the same memory that are copied with it share it."""
+        key = shared_copy_key(self._storage)
+        copy: UntypedStorage | None = memo.get(key)
+        if copy is None:
+            copy = memo[key] = self.clone()
+        return copy
+
     def resize_(self, size: int) -> "UntypedStorage":
         """Set the number of bytes; return the storage.
 
@@ -164,6 +170,11 @@ class UntypedStorage:
     def __repr__(self) -> str:
         name = "torch.storage.UntypedStorage"
         return f"{_lines(self)}[{name}(device={self.device}) of size {self.nbytes()}]"
+
+
+def shared_copy_key(storage: Storage) -> tuple[str, int]:
+    """Return the key of a storage's copy in the memo of `copy.deepcopy`."""
+    return "offgrad storage", storage.uid
 
 
 class TypedStorage:
@@ -238,6 +249,10 @@ class TypedStorage:
     def clone(self) -> "TypedStorage":
         """Return a copy."""
         return TypedStorage(self._untyped_storage.clone(), self.dtype)
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> "TypedStorage":
+        """Return a copy, which tensors share as their copies do."""
+        return TypedStorage(deepcopy(self._untyped_storage, memo), self.dtype)
 
     def __repr__(self) -> str:
         kind = f"torch.storage.TypedStorage(dtype={self.dtype}, device={self.device})"

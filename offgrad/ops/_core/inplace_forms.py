@@ -13,7 +13,7 @@ from offgrad.autograd.mutation import check_history, check_mutable, rewrite_hist
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.autograd.views import base_of, turn_into_view
+from offgrad.autograd.views import base_of, is_stale, turn_into_view
 from offgrad.memory.meta import meters
 from offgrad.ops._core.dtypes import as_tensor_of, category, number_array
 
@@ -125,7 +125,7 @@ def is_recorded(target: "Tensor", value: Any) -> bool:
     return grad_mode.state.grad_enabled and (
         target._requires_grad
         or base_of(target)._requires_grad
-        or (isinstance(value, TensorBase) and value._requires_grad)
+        or (isinstance(value, TensorBase) and (value._requires_grad or is_stale(value)))
     )
 
 
