@@ -202,3 +202,32 @@ def custom_function(m: Any, cast_inputs: Any) -> tuple[str, str, bool]:
 def test_functions_of_users(dtype: Any) -> None:
     results = [custom_function(m, dtype and getattr(m, dtype)) for m in (offgrad, torch)]
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpoint_recomputes_under_the_autocast_of_its_forward(use_reentrant: bool) -> None:
+    """Backward usually runs outside of `autocast`, or under another one."""
+    layer = offgrad.nn.Linear(4, 4)
+    x = offgrad.rand(3, 4, requires_grad=True)
+    parameters = [x, layer.weight, layer.bias]
+
+    def function(value: offgrad.Tensor) -> offgrad.Tensor:
+        with offgrad.autocast("cpu", enabled=False):
+            inner = layer(value)
+        return layer(inner)
+
+    def gradients(call: Callable[[offgrad.Tensor], offgrad.Tensor]) -> list[Any]:
+        with offgrad.autocast("cpu", dtype=offgrad.bfloat16):
+            loss = call(x).float().sum()
+        with offgrad.autocast("cpu", dtype=offgrad.float16):
+            loss.backward()
+        found = [each.grad.tolist() for each in parameters]
+        for each in parameters:
+            each.grad = None
+        return found
+
+    expected = gradients(function)
+    checkpoint = offgrad.utils.checkpoint.checkpoint
+    assert gradients(lambda value: checkpoint(function, value, use_reentrant=use_reentrant)) == (
+        expected
+    )

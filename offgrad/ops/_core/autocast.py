@@ -183,6 +183,12 @@ class autocast:
         return wrapper
 
 
+def current_autocast() -> Callable[[], autocast]:
+    """Return a function whose contexts convert as this thread does now, in any thread."""
+    dtype = _state.dtype
+    return functools.partial(autocast, "cpu", dtype, enabled=dtype is not None)
+
+
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
     """Return whether operations convert on a device: never but on the CPU."""
     return device_type == "cpu" and _state.dtype is not None

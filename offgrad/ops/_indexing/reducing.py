@@ -65,16 +65,28 @@ class ScatterReduce(Op):
         """Multiply by the product of the other factors: the result over each, but for zeros."""
         dim, index = self.dim, self.saved("index")
         is_x, is_part = x == 0, part == 0
-        zeros = scatter_add(is_x.long(), dim, index, is_part.long())
-        # The product without zeros, for the one factor that is zero.
-        ones = scatter_reduce(
-            x.masked_fill(is_x, 1), dim, index, part.masked_fill(is_part, 1), "prod"
+        count = scatter_add(is_x.long(), dim, index, is_part.long())
+        nonzero_x, nonzero_part = x.masked_fill(is_x, 1), part.masked_fill(is_part, 1)
+        product = scatter_reduce(nonzero_x, dim, index, nonzero_part, "prod")
+        zero_x, zero_part = x.masked_fill(~is_x, 0), part.masked_fill(~is_part, 0)
+        total = scatter_add(zero_x, dim, index, zero_part)
+        others = product / nonzero_x * _zeros_product(count - is_x.long(), total - zero_x)
+        others_of_part = (
+            product.gather(dim, index)
+            / nonzero_part
+            * _zeros_product(
+                count.gather(dim, index) - is_part.long(), total.gather(dim, index) - zero_part
+            )
         )
-        others = ones.masked_fill(zeros > is_x.long(), 0) / x.masked_fill(is_x, 1)
-        count, product = zeros.gather(dim, index), ones.gather(dim, index)
-        others_of_part = product.masked_fill(count > is_part.long(), 0)
-        others_of_part = others_of_part / part.masked_fill(is_part, 1)
         return grad * others, grad.gather(dim, index) * others_of_part
+
+
+def _zeros_product(count: "Tensor", total: "Tensor") -> "Tensor":
+    """Return the product of `count` zeros whose sum is `total`, with its first derivatives.
+
+    With the gradient of the product of all factors, that gives second derivatives.
+    """
+    return total.masked_fill(count > 1, 0).masked_fill(count == 0, 1)
 
 
 def _identity(dtype: np.dtype[Any], reduce: str) -> Any:

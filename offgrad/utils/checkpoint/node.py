@@ -17,6 +17,7 @@ from offgrad.autograd.saved_tensor import (
 )
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.memory.storage import saver_observers
+from offgrad.ops._core.autocast import current_autocast
 from offgrad.ops._random import replay as draws
 from offgrad.utils.checkpoint.save_log import (
     CheckpointError,
@@ -124,6 +125,7 @@ class Checkpoint(Node):
         self._recompute_context = recompute_context
         self._draws: list[draws.Draw] | None = None
         self._modes = grad_mode.state.grad_mode, grad_mode.state.inference
+        self._autocast = current_autocast()
         self._saved: dict[str, SavedTensor] = {}
         self._arguments = _replace(arguments, TensorBase, self._save)
 
@@ -212,7 +214,7 @@ class Checkpoint(Node):
                 _enter(stack, hooks)
                 if self._draws is not None:
                     stack.enter_context(draws.replaying(self._draws, hooks.mismatch))
-                with interruptible, self._recompute_context:
+                with interruptible, self._autocast(), self._recompute_context:
                     self._function(*args, **kwargs)
         except _StopRecomputation as stop:
             if stop.hooks is not hooks:

@@ -9,6 +9,7 @@ from offgrad.autograd import engine, grad_mode
 from offgrad.autograd.function import Function
 from offgrad.autograd.gradients import backward as run_backward
 from offgrad.autograd.tensor_base import TensorBase
+from offgrad.ops._core.autocast import current_autocast
 from offgrad.ops._random import replay
 from offgrad.utils.checkpoint.save_log import CheckpointError
 
@@ -59,6 +60,7 @@ class CheckpointFunction(Function):
         ]
         ctx.inputs = [None if isinstance(each, TensorBase) else each for each in args]
         ctx.save_for_backward(*[args[position] for position in ctx.positions])
+        ctx.autocast = current_autocast()
         ctx.draws = None
         if not preserve_rng_state:
             return run_function(*args)
@@ -80,7 +82,7 @@ class CheckpointFunction(Function):
             inputs[position] = tensor
         detached = detach_variable(tuple(inputs))
         draws = nullcontext() if ctx.draws is None else _replaying(ctx.draws)
-        with grad_mode.enable_grad(), draws:
+        with grad_mode.enable_grad(), ctx.autocast(), draws:
             outputs = ctx.run_function(*detached)
         results = outputs if isinstance(outputs, tuple) else (outputs,)
         pairs = [
