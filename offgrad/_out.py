@@ -44,7 +44,7 @@ NAMES = """
     absolute arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort bernoulli cholesky
     cholesky_inverse cholesky_solve digamma geqrf hardshrink i0 igamma igammac inverse lgamma
     logspace lu_solve lu_unpack orgqr ormqr qr slice_scatter slogdet svd triangular_solve
-    true_divide
+    true_divide index_add index_copy mvlgamma polygamma range
 """
 """The functions that take ``out=``, as in PyTorch."""
 
@@ -62,6 +62,9 @@ EXACT = """
     unsqueeze_copy view_copy
 """
 """Those of them whose results do not convert to another dtype."""
+
+_OF_COUNT = frozenset({"arange", "linspace", "logspace", "range"})
+"""Those of them that fill an ``out`` of as many elements, whatever its shape."""
 
 _FILLING = frozenset({"empty", "full", "ones", "zeros", "rand", "randint", "randn", "randperm"})
 """Those of them that resize ``out`` without a warning."""
@@ -142,6 +145,8 @@ def _check_dtype(name: str, target: TensorBase, kwargs: dict[str, Any], takes_dt
 
 
 def _write(name: str, target: "Tensor", value: "Tensor") -> None:
+    if name in _OF_COUNT and target._array.size == value._array.size:
+        value = value.reshape(target._array.shape)
     converts = category(value._array.dtype) <= category(target._array.dtype)
     if target._array.shape != value._array.shape and converts:
         check_mutable(target, name, recorded=False)

@@ -5,7 +5,7 @@ Transforms of complex and real tensors, of one dimension (`fft`), of two (`fft2`
 result that follows from the other, ``hfft`` has a real result. Their gradients keep nothing.
 """
 
-from offgrad import _missing
+from offgrad import _missing, _out
 from offgrad.ops._fft.frequencies import (
     fftfreq,
     fftshift,
@@ -59,3 +59,5 @@ __all__ = [
     "rfftfreq",
     "rfftn",
 ]
+
+globals().update({name: _out.with_out(globals()[name]) for name in __all__ if "shift" not in name})

@@ -88,7 +88,10 @@ class Attributes(TensorBase):
 
     def stride(self, dim: int | None = None) -> Any:
         """Return the strides in elements, of all dimensions or one."""
-        steps = tuple(step // metadata(self).itemsize for step in metadata(self).strides)
+        spec = metadata(self)
+        steps = tuple([step // spec.itemsize for step in spec.strides])
+        if 0 in steps:
+            steps = _with_strides_of_ones(spec.shape, steps)
         return steps if dim is None else steps[self._existing_dim(dim, "stride")]
 
     def _existing_dim(self, dim: int, where: str) -> int:
@@ -194,3 +197,14 @@ class Attributes(TensorBase):
                 f"`in` looks for tensors and numbers in a tensor, got {type(element)}"
             )
         return bool((self == element).any())
+
+
+def _with_strides_of_ones(shape: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Return strides with PyTorch's for dimensions of size 1, and for tensors without elements."""
+    found = list(steps)
+    is_empty = 0 in shape
+    for axis in reversed(range(len(shape))):
+        if not found[axis] and (shape[axis] == 1 or is_empty):
+            follows = axis + 1 < len(shape)
+            found[axis] = max(shape[axis + 1], 1) * found[axis + 1] if follows else 1
+    return tuple(found)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from offgrad import _dtype, ops
 from offgrad._dtype import DType
+from offgrad._layout import preserve_format
 from offgrad._tensor import type_names
 from offgrad._tensor.storages import UntypedStorage, shared_copy_key
 from offgrad.autograd import grad_mode
@@ -32,7 +33,7 @@ def _method(name: str, dtype: DType) -> Callable[..., "Tensor"]:
 def _converted(tensor: Any, dtype: Any, memory_format: Any) -> "Tensor":
     if dtype is not None:
         tensor = ops.cast(tensor, dtype)
-    if memory_format is None:
+    if memory_format is None or memory_format is preserve_format:
         return tensor
     return ops.contiguous(tensor, memory_format)
 
@@ -220,10 +221,10 @@ class Conversions(TensorBase):
         return self._array.item() != 0
 
     def __int__(self) -> Any:
-        return int(self._scalar())
+        return int(_real(self._scalar(), self))
 
     def __float__(self) -> Any:
-        return float(self._scalar())
+        return float(_real(self._scalar(), self))
 
     def __complex__(self) -> complex:
         return complex(self._scalar())
@@ -238,13 +239,13 @@ class Conversions(TensorBase):
         return self._array.item()
 
     def __index__(self) -> Any:
-        if self._array.dtype.kind not in "iu" or self._array.size != 1:
+        if self._array.dtype.kind not in "iub" or self._array.size != 1:
             raise TypeError(
                 "only integer tensors of a single element can be converted to an index, got a "
                 f"{describe(self)}"
             )
         _needs_values(self, "Tensor.item()")
-        return self._array.item()
+        return int(self._array.item())
 
     def __format__(self, spec: str) -> str:
         is_number = self._array.ndim == 0 and type(self) is TensorBase.tensor_class
@@ -294,6 +295,18 @@ class Conversions(TensorBase):
             order = list(range(array.ndim))
             array = np.ascontiguousarray(array)
         return rebuild, (type(self), array, self._requires_grad, order), _own(self)
+
+
+def _real(number: Any, tensor: "Tensor") -> Any:
+    """Return a number that must be real; a complex one without an imaginary part is."""
+    if not isinstance(number, complex):
+        return number
+    if number.imag:
+        raise RuntimeError(
+            f"value cannot be converted to a real number without loss, got {number} in a "
+            f"{describe(tensor)}; take its real part"
+        )
+    return number.real
 
 
 def _own(tensor: Any) -> dict[str, Any] | None:

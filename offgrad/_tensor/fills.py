@@ -54,7 +54,8 @@ class Fills(TensorBase):
 
     def bernoulli_(self: Any, p: Any = 0.5, *, generator: Any = None) -> "Tensor":
         """Fill with ones with probability `p`, a number or a tensor that broadcasts, and zeros."""
-        if not isinstance(p, TensorBase) and not 0 <= p <= 1:
+        probabilities = p._array if isinstance(p, TensorBase) else np.asarray(p)
+        if not self.is_meta and not ((probabilities >= 0) & (probabilities <= 1)).all():
             raise RuntimeError(f"bernoulli_: p must be in [0, 1], got p={p}")
         sample = _drawn(self, ops.rand, generator, ops.get_default_dtype())
         return self.copy_(sample < p, name="bernoulli_")

@@ -10,7 +10,7 @@ class InPlaceMethods(TensorBase):
     """Methods that change the tensor's memory, version and place in the graph."""
 
     abs_ = ops.abs_
-    absolute_ = inplace_form(ops.absolute)
+    absolute_ = ops.abs_
     acos_ = ops.acos_
     acosh_ = ops.acosh_
     add_ = inplace_form(ops.add)

@@ -54,8 +54,10 @@ class NewTensors(TensorBase):
         """Return a tensor of `data` with this dtype."""
         return ops.tensor(data, dtype=dtype or self._array.dtype, **_here(self, options))
 
-    def new(self: Any, *data: Any, device: Any = None) -> "Tensor":
+    def new(self: Any, *data: Any, size: Any = None, device: Any = None) -> "Tensor":
         """Return a tensor of this dtype as an old constructor such as `FloatTensor` does."""
+        if size is not None:
+            data = (*size,)
         if is_meta(self.device if device is None else device):
             return made_on_meta(legacy_tensor, data, self._array.dtype, NAMES[self._array.dtype])
         return legacy_tensor(data, self._array.dtype, NAMES[self._array.dtype])

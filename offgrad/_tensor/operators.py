@@ -40,6 +40,8 @@ def _operator(
         except TypeError:
             if _comparable(other):
                 raise
+            if isinstance(other, np.ndarray):
+                return operation(ops.from_numpy(other), self)
             return NotImplemented
 
     return reflected_method if reflected else method

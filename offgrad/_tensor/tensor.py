@@ -355,10 +355,18 @@ class Tensor(
         """The real part, a view."""
         return ops.real(self)
 
+    @real.setter
+    def real(self, value: Any) -> None:
+        ops.real(self).copy_(value)
+
     @property
     def imag(self) -> "Tensor":
         """The imaginary part, a view."""
         return ops.imag(self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        ops.imag(self).copy_(value)
 
     def where(self, condition: "Tensor", other: Any) -> "Tensor":
         """Return the tensor where `condition` is true, and `other` elsewhere."""

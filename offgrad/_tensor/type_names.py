@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 
 from offgrad._dtype import DTYPES, DType
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.ops._core.dtypes import default_dtype
 
 _PREFIXES = {
     "float16": "Half",
@@ -42,6 +44,8 @@ def dtype_named(kind: Any) -> np.dtype[Any]:
         return kind.dtype
     if isinstance(kind, np.dtype):
         return kind
+    if kind is TensorBase.tensor_class:
+        return default_dtype()
     given = getattr(kind, "dtype", None)
     if isinstance(given, DType):
         return given.dtype

@@ -21,13 +21,15 @@ def integer(value: Any, where: str, name: str) -> int:
         return value
     if not is_integer(value):
         raise TypeError(f"{where}: {name} must be an integer, got {_described(value)}")
-    return int(value)
+    return int(value.item() if isinstance(value, np.ndarray) else value)
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether an argument is one integer: a number but no bool, or a tensor of one."""
+    """Return whether an argument is one integer: a number but no bool, or a tensor or array of one."""
     if isinstance(value, TensorBase):
         return value._array.dtype.kind in "iu" and value._array.size == 1
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "iu" and value.size == 1
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 

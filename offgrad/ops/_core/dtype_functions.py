@@ -82,6 +82,11 @@ class finfo:
         self.tiny = self.smallest_normal = float(limits.smallest_normal)
         self.resolution = 10.0**-limits.precision if self.bits > 8 else 1.0
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, finfo) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         names = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
         numbers = ", ".join(f"{name}={getattr(self, name):g}" for name in names)
@@ -107,6 +112,11 @@ class iinfo:
         limits = np.iinfo(kind)
         self.bits, self.max, self.min = int(limits.bits), int(limits.max), int(limits.min)
         self.dtype = kind.name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, iinfo) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"iinfo(min={self.min:g}, max={self.max:g}, dtype={self.dtype})"

@@ -227,6 +227,20 @@ def number_of(value: Any, where: str) -> Any:
     return value._array.item()
 
 
+def number_before(where: str, given: Any, name: str) -> Any:
+    """Return the number that an old form of a function takes before its tensors, and warn.
+
+    Raises:
+        TypeError: if it is no number.
+    """
+    if isinstance(given, TensorBase) and given._array.ndim:
+        raise TypeError(
+            f"{where} takes fewer tensors; the number is {name}=, got a {describe(given)}"
+        )
+    warn_program(f"{where} takes the number as a keyword, {name}=; the old form is deprecated")
+    return given
+
+
 def as_factor(value: Any, dtype: np.dtype[Any], where: str) -> Any:
     """Return a factor of elements of `dtype`, a number or a tensor without dimensions.
 

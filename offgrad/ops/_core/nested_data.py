@@ -87,10 +87,6 @@ def _as_python_numbers(data: Any, dtypes: set[np.dtype[Any]]) -> Any:
         dtypes.add(data._array.dtype)
         return data._array.reshape(()).tolist()
     if isinstance(data, (np.ndarray, np.generic)):
-        if isinstance(data, np.ndarray) and not data.ndim:
-            raise TypeError(
-                "tensor(): an array in a sequence needs dimensions, got one of shape ()"
-            )
         check_numeric(np.asarray(data), "tensor()")
         dtypes.add(data.dtype)
         return data.tolist()

@@ -22,6 +22,7 @@ from offgrad.ops._core.dtypes import (
     TensorLike,
     as_factor,
     category,
+    number_before,
     number_of,
 )
 from offgrad.ops._core.inplace_forms import direct_ufuncs
@@ -173,8 +174,12 @@ def _checked_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> Any:
     return as_factor(alpha, dtype, where)
 
 
-def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
-    """Return ``input + alpha * other``."""
+def add(
+    input: TensorLike, other: TensorLike, deprecated: Any = None, *, alpha: Any = 1
+) -> "Tensor":
+    """Return ``input + alpha * other``; PyTorch's old ``add(input, alpha, other)`` warns."""
+    if deprecated is not None:
+        alpha, other = number_before("add", other, "alpha"), deprecated
     a, b, dtype = operands("add", input, other)
     if type(alpha) is not int or alpha != 1:
         alpha = _checked_alpha(alpha, dtype, "add")
@@ -184,12 +189,16 @@ def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
         return of_sparse("add", (input, other), {"alpha": alpha})
 
 
-def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
-    """Return ``input - alpha * other``.
+def sub(
+    input: TensorLike, other: TensorLike, deprecated: Any = None, *, alpha: Any = 1
+) -> "Tensor":
+    """Return ``input - alpha * other``; PyTorch's old ``sub(input, alpha, other)`` warns.
 
     Raises:
         RuntimeError: for bools.
     """
+    if deprecated is not None:
+        alpha, other = number_before("sub", other, "alpha"), deprecated
     if not isinstance(input, TensorBase) and isinstance(other, TensorBase) and alpha == 1:
         return rsub(other, input)
     no_bools("sub", input, other)

@@ -324,5 +324,21 @@ def is_floating_point(input: "Tensor") -> bool:
 absolute = abs
 
 
-abs_ = inplace_form(abs)
+_abs_ = inplace_form(abs)
+
+
+def abs_(input: "Tensor") -> "Tensor":
+    """Replace the elements by their absolute values; return the tensor.
+
+    Raises:
+        RuntimeError: for complex numbers, whose absolute values are real.
+    """
+    if check_tensor(input, "abs_")._array.dtype.kind == "c":
+        raise RuntimeError(
+            f"In-place abs is not supported for complex tensors, got a {describe(input)}; use abs()"
+        )
+    return _abs_(input)
+
+
+absolute_ = abs_
 conj_physical_ = inplace_form(conj_physical)

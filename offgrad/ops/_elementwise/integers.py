@@ -7,7 +7,7 @@ import numpy as np
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.broadcasting import compute, converted, operands
-from offgrad.ops._core.dtypes import TensorLike, category, check_tensor
+from offgrad.ops._core.dtypes import TensorLike, cast, category, check_tensor
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._core.results import result
 
@@ -58,7 +58,9 @@ def bitwise_right_shift(input: TensorLike, other: TensorLike) -> "Tensor":
 def ldexp(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * 2**other``."""
     a, b, _ = operands("ldexp", input, other)
-    return a * 2.0**b
+    product: Tensor = a * 2.0**b
+    dtype = a._array.dtype
+    return cast(product, dtype) if category(dtype) == 2 and dtype.itemsize == 2 else product
 
 
 @result("frexp")

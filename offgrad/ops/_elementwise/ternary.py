@@ -21,6 +21,7 @@ from offgrad.ops._core.dtypes import (
     check_broadcastable,
     check_tensor,
     common_dtype,
+    number_before,
     number_of,
 )
 
@@ -173,8 +174,16 @@ def lerp(input: "Tensor", end: "Tensor", weight: TensorLike) -> "Tensor":
     return Lerp.apply(*tensors, weight=weight)
 
 
-def addcmul(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any = 1) -> "Tensor":
-    """Return ``input + value * tensor1 * tensor2``."""
+def addcmul(
+    input: "Tensor", tensor1: Any, tensor2: "Tensor", deprecated: Any = None, *, value: Any = 1
+) -> "Tensor":
+    """Return ``input + value * tensor1 * tensor2``.
+
+    PyTorch's old ``addcmul(input, value, tensor1, tensor2)`` warns.
+    """
+    if deprecated is not None:
+        value = number_before("addcmul", tensor1, "value")
+        tensor1, tensor2 = tensor2, deprecated
     tensors = [check_tensor(each, "addcmul") for each in (input, tensor1, tensor2)]
     check_broadcastable("addcmul", *tensors)
     dtype = common_dtype(*tensors)
@@ -182,12 +191,19 @@ def addcmul(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any
     return AddProduct.apply(*tensors, dtype=dtype, value=value)
 
 
-def addcdiv(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any = 1) -> "Tensor":
+def addcdiv(
+    input: "Tensor", tensor1: Any, tensor2: "Tensor", deprecated: Any = None, *, value: Any = 1
+) -> "Tensor":
     """Return ``input + value * tensor1 / tensor2``.
+
+    PyTorch's old ``addcdiv(input, value, tensor1, tensor2)`` warns.
 
     Raises:
         RuntimeError: if both `tensor1` and `tensor2` are integers.
     """
+    if deprecated is not None:
+        value = number_before("addcdiv", tensor1, "value")
+        tensor1, tensor2 = tensor2, deprecated
     tensors = [check_tensor(each, "addcdiv") for each in (input, tensor1, tensor2)]
     if all(category(each._array.dtype) < 2 for each in tensors[1:]):
         raise RuntimeError("addcdiv divides floating point tensors, got integers; convert one")

@@ -266,6 +266,9 @@ def parse(index: Any) -> _Parsed:
             template.append(ALL)
         elif isinstance(item, TensorBase):
             array = item._array
+            if not array.ndim and array.dtype.kind == "i":
+                view.append(int(array))
+                continue
             if array.dtype not in _INDEX_DTYPES:
                 raise IndexError(
                     "tensors used as indices must be int64, int32, uint8 or bool, got a "

@@ -229,15 +229,16 @@ def isin(
 
 
 def unravel_index(indices: "Tensor", shape: Any) -> "tuple[Tensor, ...]":
-    """Return for positions in a flattened tensor of `shape` the index along each dimension.
+    """Return for positions in a flattened tensor of `shape` the int64 index along each dimension.
 
     Raises:
         TypeError: if the positions are no integers.
         ValueError: for negative sizes.
     """
-    array = check_tensor(indices, "unravel_index")._array
-    if array.dtype.kind not in "iu":
+    given = check_tensor(indices, "unravel_index")._array
+    if given.dtype.kind not in "iu":
         raise TypeError(f"expected 'indices' to be integer, got a {describe(indices)}")
+    array = given.astype(np.int64, copy=False)
     sizes = (
         tuple(shape) if isinstance(shape, Sequence) else (integer(shape, "unravel_index", "shape"),)
     )
@@ -245,7 +246,7 @@ def unravel_index(indices: "Tensor", shape: Any) -> "tuple[Tensor, ...]":
         raise ValueError(f"shape must not have negative sizes, got {sizes}")
     steps = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     pairs = zip(sizes, steps, strict=True)
-    return tuple([wrap(np.asarray(array // step % size, array.dtype)) for size, step in pairs])
+    return tuple([wrap(np.asarray(array // step % size)) for size, step in pairs])
 
 
 def nonzero_static(input: "Tensor", *, size: int, fill_value: int = -1) -> "Tensor":

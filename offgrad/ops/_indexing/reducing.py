@@ -196,6 +196,10 @@ def index_reduce(
         raise IndexError(
             f"index_reduce(): the index must have at most one dimension, got a {describe(at)}"
         )
+    if not values._array.ndim and not x._array.ndim:
+        entries = values.reshape(1), reduce
+        combined = index_reduce(x.reshape(1), 0, at, *entries, include_self=include_self)
+        return combined.reshape(())
     shape = values._array.shape
     if shape and shape[axis] != at._array.size:
         raise RuntimeError(

@@ -182,7 +182,9 @@ class Put(Op):
 def _check_index(
     input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor"
 ) -> None:
-    if check_tensor(index, where)._array.dtype not in (np.int32, np.int64):
+    if not check_tensor(index, where)._array.size:
+        return
+    if index._array.dtype not in (np.int32, np.int64):
         raise RuntimeError(f"{where}: the index must be int32 or int64, got a {describe(index)}")
     ndim = max(index._array.ndim, 1)
     for each in (input, *others):
@@ -218,6 +220,8 @@ def _gather(
 ) -> "Tensor":
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
     _check_index(input, axis, index, where, input)
+    if not index._array.size:
+        return input.reshape(-1)[:0].reshape(index._array.shape)
     return Gather.apply(input, index, dim=axis, sparse_grad=sparse_grad)
 
 

@@ -150,12 +150,15 @@ def check_range(low: int, high: int, dtype: np.dtype[Any], where: str) -> None:
 
     As in PyTorch, floating point numbers may be rounded.
     """
+    limits: Any
     if dtype.kind == "b":
         lowest, highest = 0, 1
-    else:
-        of = np.iinfo if dtype.kind in "iu" else ml_dtypes.finfo
-        limits: Any = of(dtype)
+    elif dtype.kind in "iu":
+        limits = np.iinfo(dtype)
         lowest, highest = int(limits.min), int(limits.max)
+    else:
+        limits = ml_dtypes.finfo(dtype)  # int() of its bfloat16 overflows
+        lowest, highest = int(float(limits.min)), int(float(limits.max))
     if low < lowest or high > highest:
         raise RuntimeError(
             f"{where}: numbers from {low} to {high} are out of bounds for {dtype.name}"

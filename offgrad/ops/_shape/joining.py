@@ -9,9 +9,9 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dims import normalize_dim
-from offgrad.ops._core.dtypes import cast, check_tensor, common_dtype
+from offgrad.ops._core.dtypes import cast, check_tensor, common_dtype, default_dtype
 from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._shape.permuting import broadcast_to
 from offgrad.ops._shape.reshaping import (
@@ -230,6 +230,8 @@ def block_diag(*tensors: "Tensor") -> "Tensor":
     for each in tensors:
         if check_tensor(each, "block_diag")._array.ndim > 2:
             raise RuntimeError(f"block_diag: at most 2 dimensions, got a {describe(each)}")
+    if not tensors:
+        return wrap(memory.empty((1, 0), default_dtype()))
     dtype = common_dtype(*tensors)
     return BlockDiag.apply(*(each.to(dtype) for each in tensors))
 
