@@ -25,7 +25,7 @@ def integer(value: Any, where: str, name: str) -> int:
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether an argument is one integer: a number but no bool, or a tensor or array of one."""
+    """Return whether an argument is one integer: no bool, maybe a tensor or array of one."""
     if isinstance(value, TensorBase):
         return value._array.dtype.kind in "iu" and value._array.size == 1
     if isinstance(value, np.ndarray):

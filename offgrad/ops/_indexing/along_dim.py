@@ -18,6 +18,7 @@ from offgrad.ops._core.dtypes import (
     element,
     shape_error,
 )
+from offgrad.ops._core.numpy_names import with_numpy_names
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -201,6 +202,7 @@ def _check_source(
     return source if source._array.shape == expected else source.reshape(expected)
 
 
+@with_numpy_names
 def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
     """Return the entries `index`, a vector, along `dim`.
 
@@ -214,6 +216,7 @@ def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
     return IndexSelect.apply(input, index, dim=axis)
 
 
+@with_numpy_names
 def index_add(
     input: "Tensor", dim: int, index: "Tensor", source: "Tensor", *, alpha: Any = 1
 ) -> "Tensor":
@@ -229,6 +232,7 @@ def index_add(
     return IndexAdd.apply(input, index, values, dim=axis, alpha=factor)
 
 
+@with_numpy_names
 def index_copy(input: "Tensor", dim: int, index: "Tensor", source: "Tensor") -> "Tensor":
     """Return `input` with `source` in place of the entries `index` along `dim`.
 
@@ -242,6 +246,7 @@ def index_copy(input: "Tensor", dim: int, index: "Tensor", source: "Tensor") -> 
     )
 
 
+@with_numpy_names
 def index_fill(input: "Tensor", dim: int, index: "Tensor", value: Any) -> "Tensor":
     """Return `input` with `value`, a number or a scalar tensor, in the entries `index` along `dim`.
 

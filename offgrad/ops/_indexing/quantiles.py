@@ -9,6 +9,7 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.broadcasting import wide
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._core.results import Extreme
 from offgrad.ops._indexing.sorting import sort
 from offgrad.ops._reduction.extrema import Amax, Selection, not_empty
@@ -21,6 +22,7 @@ __all__ = ["mode", "nanmedian", "nanquantile", "quantile"]
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
+@with_numpy_names
 def quantile(
     input: "Tensor",
     q: Any,
@@ -45,6 +47,7 @@ def quantile(
     return _quantile(input, q, dim, keepdim, interpolation, "quantile")
 
 
+@with_numpy_names
 def nanquantile(
     input: "Tensor",
     q: Any,
@@ -135,6 +138,7 @@ def _nanmedian(x: Array, out: Array) -> None:
     )
 
 
+@with_numpy_names
 def nanmedian(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the median of the elements that are not NaN; along `dim`, ``(values, indices)``.
 
@@ -165,6 +169,7 @@ def _mode_index(x: Array, axis: int) -> Array:
     return np.moveaxis(np.take_along_axis(order, last, -1), -1, axis)
 
 
+@with_numpy_names
 def mode(input: "Tensor", dim: int = -1, keepdim: bool = False) -> Extreme:
     """Return ``(values, indices)`` of the most frequent elements along `dim`.
 

@@ -12,6 +12,7 @@ from offgrad.ops._core.dims import (
     normalize_dim,
 )
 from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, element, shape_error
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._core.sparse_data import sparse_gradient
 from offgrad.ops._reduction.extrema import Scattered
 from offgrad.ops._shape.slicing import Embed
@@ -206,6 +207,7 @@ def _check_index(
         )
 
 
+@with_numpy_names
 def gather(input: "Tensor", dim: int, index: "Tensor", *, sparse_grad: bool = False) -> "Tensor":
     """Return ``out[i][j] = input[index[i][j]][j]`` (for dim 0), of the shape of `index`.
 
@@ -225,6 +227,7 @@ def _gather(
     return Gather.apply(input, index, dim=axis, sparse_grad=sparse_grad)
 
 
+@with_numpy_names
 def take_along_dim(input: "Tensor", indices: "Tensor", dim: int | None = None) -> "Tensor":
     """Return `gather` after broadcasting the other dimensions; without `dim`, `take`."""
     x = check_tensor(input, "take_along_dim")
@@ -260,6 +263,7 @@ def _from_front(index: "Tensor", size: int) -> "Tensor":
     return wrap(np.where((array < 0) & (array >= -size), array + size, array))
 
 
+@with_numpy_names
 def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "Tensor":
     """Return `input` with `src` added at `index` along `dim`; repeated indices are summed."""
     axis = normalize_dim(dim, check_tensor(input, "scatter_add")._array.ndim, "scatter_add")
@@ -269,6 +273,7 @@ def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "T
     return ScatterAdd.apply(input, index, src, dim=axis)
 
 
+@with_numpy_names
 def scatter(
     input: "Tensor",
     dim: int,

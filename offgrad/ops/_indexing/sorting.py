@@ -85,6 +85,7 @@ def argsort(
     return wrap(np.ascontiguousarray(_sorted_indices(input._array, axis, descending)))
 
 
+@with_numpy_names
 def topk(
     input: "Tensor", k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> Extreme:
@@ -114,6 +115,7 @@ def _at_rank(rank: int) -> Any:
     return find
 
 
+@with_numpy_names
 def kthvalue(input: "Tensor", k: int, dim: int = -1, keepdim: bool = False) -> Extreme:
     """Return ``(values, indices)`` of the `k`-th smallest along `dim`, counted from 1.
 

@@ -7,6 +7,7 @@ import numpy as np
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import integer, normalize_dim, normalize_dims
 from offgrad.ops._core.dtypes import category, check_tensor, floating
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._shape.joining import cat
 
@@ -98,6 +99,7 @@ def corrcoef(input: "Tensor") -> "Tensor":
     return result.clamp(-1, 1)
 
 
+@with_numpy_names
 def renorm(input: "Tensor", p: float, dim: int, maxnorm: float) -> "Tensor":
     """Return `input` with entries along `dim` scaled so that no norm `p` exceeds `maxnorm`.
 

@@ -13,6 +13,7 @@ from offgrad.ops._core.dims import (
     normalize_dim,
 )
 from offgrad.ops._core.dtypes import cast, real_floating
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._elementwise.exponential import exp
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def _prepared(input: "Tensor", dim: int, dtype: Any, where: str) -> "Tensor":
     return x
 
 
+@with_numpy_names
 def softmax(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
     """Return ``exp(input)`` over its sum along `dim`, computed without overflow."""
     return Softmax.apply(_prepared(input, dim, dtype, "softmax"), dim=dim)
@@ -137,6 +139,7 @@ def softmin(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
     return softmax(-input, dim, dtype=dtype)
 
 
+@with_numpy_names
 def log_softmax(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
     """Return the logarithm of `softmax` along `dim`, without overflow."""
     return LogSoftmax.apply(_prepared(input, dim, dtype, "log_softmax"), dim=dim)

@@ -206,6 +206,7 @@ def cumprod(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
     return Cumprod.apply(input, dim=axis)
 
 
+@with_numpy_names
 def logcumsumexp(input: "Tensor", dim: int) -> "Tensor":
     """Return the logarithm of the cumulative sum of exponentials along `dim`, without overflow."""
     axis = normalize_dim(dim, check_tensor(input, "logcumsumexp")._array.ndim, "logcumsumexp")
@@ -227,16 +228,19 @@ def _running(input: "Tensor", dim: int, ufunc: Any, where: str) -> Extreme:
     return Extreme.of(where, *run(input, dim=axis, find=_running_index(ufunc)))
 
 
+@with_numpy_names
 def cummax(input: "Tensor", dim: int) -> Extreme:
     """Return ``(values, indices)`` of the cumulative maximum along `dim`; the last of equals."""
     return _running(input, dim, np.maximum, "cummax")
 
 
+@with_numpy_names
 def cummin(input: "Tensor", dim: int) -> Extreme:
     """Return ``(values, indices)`` of the cumulative minimum along `dim`; the last of equals."""
     return _running(input, dim, np.minimum, "cummin")
 
 
+@with_numpy_names
 def diff(
     input: "Tensor",
     n: int = 1,

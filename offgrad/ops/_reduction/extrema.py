@@ -208,6 +208,7 @@ def amin(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
     return _extreme(input, dim, keepdim, np.minimum, "amin")
 
 
+@with_numpy_names
 def aminmax(input: "Tensor", *, dim: int | None = None, keepdim: bool = False) -> Range:
     """Return ``(min, max)`` along `dim`, of all elements by default; ties share the gradient."""
     normalize_dims(dim, check_tensor(input, "aminmax")._array.ndim, "aminmax")

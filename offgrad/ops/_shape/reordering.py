@@ -18,6 +18,7 @@ from offgrad.ops._core.dims import (
     sizes,
 )
 from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._shape.permuting import expand
 from offgrad.ops._shape.reshaping import (
     clone,
@@ -202,6 +203,7 @@ def _check_output_size(output_size: int | None, size: int) -> None:
         )
 
 
+@with_numpy_names
 def repeat_interleave(
     input: "Tensor",
     repeats: Any = None,

@@ -21,6 +21,7 @@ from offgrad.ops._core.dims import (
 )
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._core.memory_formats import empty_in_order, is_in_order, order_of
+from offgrad.ops._core.numpy_names import with_numpy_names
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -237,6 +238,7 @@ def ravel(input: "Tensor") -> "Tensor":
     return reshape(input, -1 if check_tensor(input, "ravel")._array.size else 0)
 
 
+@with_numpy_names
 def unflatten(input: "Tensor", dim: int, sizes: Sequence[int]) -> "Tensor":
     """Return a view with dimension `dim` split into several of `sizes`; one may be -1.
 
@@ -262,6 +264,7 @@ def unflatten(input: "Tensor", dim: int, sizes: Sequence[int]) -> "Tensor":
     return view(input, *shape[:axis], *parts, *shape[axis + 1 :])
 
 
+@with_numpy_names
 def squeeze(input: "Tensor", dim: int | Sequence[int] | None = None) -> "Tensor":
     """Return a view without dimensions of size 1: all of them, or those of `dim` that have it."""
     ndim = check_tensor(input, "squeeze")._array.ndim
@@ -273,6 +276,7 @@ def squeeze(input: "Tensor", dim: int | Sequence[int] | None = None) -> "Tensor"
     return SqueezeDims.apply(input, dim=dims)
 
 
+@with_numpy_names
 def unsqueeze(input: "Tensor", dim: int) -> "Tensor":
     """Return a view with a dimension of size 1 inserted at `dim`."""
     ndim = check_tensor(input, "unsqueeze")._array.ndim

@@ -11,6 +11,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.ops._core.dims import integer, integers, is_integer, normalize_dim
 from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._shape.joining import cat, stack
 from offgrad.ops._shape.slicing import Slice, index_along
 
@@ -186,6 +187,7 @@ def split_with_sizes(
     return SplitWithSizes.apply_all(input, split_sizes=sizes, dim=axis)
 
 
+@with_numpy_names
 def chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, ...]":
     """Return at most `chunks` views of equal length along `dim` (the last may be smaller)."""
     axis, size = _chunks(input, chunks, dim, "chunk")
@@ -227,6 +229,7 @@ def unsafe_chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, .
     return unsafe_split(input, size, axis)
 
 
+@with_numpy_names
 def tensor_split(
     input: "Tensor",
     indices_or_sections: Any = None,
@@ -303,6 +306,7 @@ def dsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
     return pieces
 
 
+@with_numpy_names
 def unbind(input: "Tensor", dim: int = 0) -> "tuple[Tensor, ...]":
     """Return a view of each index along `dim`, without that dimension."""
     if not check_tensor(input, "unbind")._array.ndim:
