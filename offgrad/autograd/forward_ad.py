@@ -2,9 +2,9 @@
 
 A dual tensor is a new output of a node that is recorded. `unpack_dual` computes the tangent of a
 result by two backward passes to these nodes: the first is linear in its output gradient, and the
-second, its derivative, multiplies by the transpose. So the operations must be twice
-differentiable, tensors that come from a dual tensor require grad, and what `no_grad` computes has
-no tangent.
+second, its derivative, multiplies by the transpose; there a Function's own `jvp` is called. So the
+operations must be twice differentiable, tensors that come from a dual tensor require grad, and what
+`no_grad` computes has no tangent.
 """
 
 import threading as _threading
@@ -14,6 +14,8 @@ from typing import Any as _Any
 from typing import NamedTuple as _NamedTuple
 
 from offgrad._missing import missing as _missing
+from offgrad.autograd.function_node import forward_mode as _forward_mode
+from offgrad.autograd.function_node import transposing as _transposing
 from offgrad.autograd.gradients import grad as _grad
 from offgrad.autograd.node import AccumulateGrad as _AccumulateGrad
 from offgrad.autograd.node import GradientEdge as _GradientEdge
@@ -78,6 +80,7 @@ def enter_dual_level() -> int:
             "differentiate the tangent by backward"
         )
     _state.levels = ([],)
+    _forward_mode.has_level = True
     return 0
 
 
@@ -95,6 +98,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
     if level != current or level < 0:
         raise RuntimeError(f"levels are left in reverse order: the last is {current}, got {level}")
     _state.levels = _state.levels[:-1]
+    _forward_mode.has_level = bool(_state.levels)
 
 
 @_contextmanager
@@ -194,7 +198,8 @@ def _tangent(output: _Any, nodes: list[_Dual], is_differentiable: bool) -> _Any:
     create_graph = is_differentiable or any(node.tangent.requires_grad for node in nodes)
     dummy = output.new_zeros(output.shape).requires_grad_()
     edges = [_GradientEdge(node, 0) for node in nodes]
-    grads = _grad(output, edges, dummy, None, True, True, True)
+    with _transposing():
+        grads = _grad(output, edges, dummy, None, True, True, True)
     # The gradient may be the dummy itself, as that of a sum.
     chosen = [
         number for number, each in enumerate(grads) if each is not None and each.requires_grad

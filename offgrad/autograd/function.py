@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from offgrad.autograd import anomaly, grad_mode
-from offgrad.autograd.function_node import FunctionCtx, FunctionNode
+from offgrad.autograd.function_node import FunctionCtx, FunctionNode, forward_mode
 from offgrad.autograd.mutation import check_mutable, rewrite_history
 from offgrad.autograd.node import gradient_edge, tensor_from_edge
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
 from offgrad.autograd.views import CUSTOM, requires_grad, view_chain, view_of
+from offgrad.memory import zeros
 from offgrad.memory.storage import saver_observers
 
 if TYPE_CHECKING:
@@ -66,10 +67,21 @@ class Function:
 
     @staticmethod
     def jvp(ctx: FunctionCtx, *grad_inputs: Any) -> Any:
-        """Raise: forward derivatives come from `backward`, so this method is never called."""
-        raise NotImplementedError(
-            "a Function needs no jvp here: forward derivatives come from backward"
-        )
+        """Return the tangent of each output, given those of the arguments, None without one.
+
+        A Function without this method has its forward derivatives from `backward`.
+        """
+        raise NotImplementedError("this Function has no jvp: its tangents come from backward")
+
+    @classmethod
+    def has_jvp(cls) -> bool:
+        """Return whether the Function defines `jvp`."""
+        return cls.jvp is not Function.jvp
+
+    @classmethod
+    def transposed(cls, node: FunctionNode, grads: "Sequence[Tensor | None]") -> Any:
+        """Return gradients of no value whose own backward computes the tangents by `jvp`."""
+        return _Transposed.apply(node, *grads)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -279,6 +291,37 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         return tuple(map(delay_error, result)) if isinstance(result, tuple) else delay_error(result)
 
     return run
+
+
+class _Transposed(Function):
+    """Gradients of a Function's arguments, for their derivative alone: see `forward_ad`."""
+
+    @staticmethod
+    def forward(ctx: Any, node: FunctionNode, *grads: "Tensor") -> Any:
+        ctx.node = node
+        ctx.set_materialize_grads(False)
+        metadata = [
+            None if target is None else target.output_metadata[output_nr]
+            for target, output_nr in node.next_functions
+        ]
+        return tuple([None if each is None else wrap(zeros(*each)) for each in metadata])
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        node, of_tensors = ctx.node, iter(tangents)
+        given = [next(of_tensors) if is_tensor else None for is_tensor in node._is_tensor]
+        outer, forward_mode.is_in_jvp = forward_mode.is_in_jvp, True
+        try:
+            result = node.function.jvp(node.ctx, *given)
+        finally:
+            forward_mode.is_in_jvp = outer
+        results = result if isinstance(result, tuple) else (result,)
+        if len(results) != len(node.output_metadata):
+            raise RuntimeError(
+                f"{node.name()}: jvp must return a tangent, or None, for each of "
+                f"{len(node.output_metadata)} outputs of forward, but returned {len(results)}"
+            )
+        return None, *results
 
 
 class _DelayedError(Function):

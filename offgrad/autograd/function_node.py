@@ -1,6 +1,8 @@
 """The node of a user-defined Function, and the context its forward and backward share."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -12,6 +14,43 @@ from offgrad.memory import zeros
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.function import Function
+
+
+class _ForwardMode(threading.local):
+    """What forward differentiation does in this thread.
+
+    Attributes:
+        has_level: whether dual tensors may exist.
+        is_transposing: whether a backward pass only prepares the one that computes tangents.
+        is_in_jvp: whether a Function's `jvp` runs.
+    """
+
+    has_level = False
+    is_transposing = False
+    is_in_jvp = False
+
+
+forward_mode = _ForwardMode()
+
+
+@contextmanager
+def forward_level() -> Iterator[None]:
+    """Keep what Functions pass to `save_for_forward`."""
+    outer, forward_mode.has_level = forward_mode.has_level, True
+    try:
+        yield
+    finally:
+        forward_mode.has_level = outer
+
+
+@contextmanager
+def transposing() -> Iterator[None]:
+    """Let a Function with a `jvp` give gradients of no value, whose derivative calls it."""
+    outer, forward_mode.is_transposing = forward_mode.is_transposing, True
+    try:
+        yield
+    finally:
+        forward_mode.is_transposing = outer
 
 
 class FunctionCtx:
@@ -31,6 +70,7 @@ class FunctionCtx:
         self._to_save: tuple[Tensor | None, ...] = ()
         self._dirty: tuple[Tensor, ...] = ()
         self._non_differentiable: tuple[Tensor, ...] = ()
+        self._for_forward: tuple[Tensor | None, ...] = ()
         self._materialize_grads = True
 
     def __getattr__(self, name: str) -> Any:
@@ -51,11 +91,18 @@ class FunctionCtx:
         self._to_save = tensors
 
     def save_for_forward(self, *tensors: "Tensor | None") -> None:
-        """Do nothing: offgrad has no forward-mode differentiation."""
+        """Keep tensors for `jvp`, within a level of forward differentiation; else do nothing."""
+        if forward_mode.has_level:
+            self._for_forward = tensors
 
     @property
     def saved_tensors(self) -> "tuple[Tensor | None, ...]":
-        """The tensors passed to `save_for_backward`, after a check for in-place changes."""
+        """The tensors passed to `save_for_backward`, after a check for in-place changes.
+
+        In `jvp` they are those passed to `save_for_forward`, if there are any.
+        """
+        if forward_mode.is_in_jvp and self._for_forward:
+            return self._for_forward
         node = self._node()
         if node is None or self._to_save:
             return self._to_save
@@ -115,6 +162,8 @@ class FunctionNode(Node):
                 wrap(zeros(shape, dtype)) if grad is None and dtype is not None else grad
                 for grad, (shape, dtype) in zip(grads, self.output_metadata, strict=True)
             )
+        if forward_mode.is_transposing and self.function.has_jvp():
+            return self.function.transposed(self, grads)
         result = self.function._backward()(self.ctx, *grads)
         results = result if isinstance(result, tuple) else (result,)
         expected = len(self._is_tensor)
