@@ -6,6 +6,7 @@ result that follows from the other, ``hfft`` has a real result. Their gradients 
 """
 
 from offgrad import _missing, _out
+from offgrad._pickling import name_functions as _name_functions
 from offgrad.ops._fft.frequencies import (
     fftfreq,
     fftshift,
@@ -61,3 +62,5 @@ __all__ = [
 ]
 
 globals().update({name: _out.with_out(globals()[name]) for name in __all__ if "shift" not in name})
+
+_name_functions(globals())

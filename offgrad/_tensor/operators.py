@@ -40,11 +40,19 @@ def _operator(
         except TypeError:
             if _comparable(other):
                 raise
-            if isinstance(other, np.ndarray):
-                return operation(ops.from_numpy(other), self)
             return NotImplemented
 
     return reflected_method if reflected else method
+
+
+def _reflected_div(self: Any, other: Any) -> "Tensor":
+    """Return ``other / self``; arrays divide by a tensor, as in PyTorch."""
+    if isinstance(other, np.ndarray):
+        other = ops.from_numpy(other)
+    return _divide_number(self, other)
+
+
+_divide_number = _operator(ops.div, reflected=True)
 
 
 class Operators(TensorBase):
@@ -53,7 +61,7 @@ class Operators(TensorBase):
     __radd__ = _operator(ops.add, reflected=True)
     __rsub__ = _operator(ops.sub, reflected=True)
     __rmul__ = _operator(ops.mul, reflected=True)
-    __rtruediv__ = _operator(ops.div, reflected=True)
+    __rtruediv__ = _reflected_div
     __rfloordiv__ = _operator(ops.floor_divide, reflected=True)
     __rmod__ = _operator(ops.remainder, reflected=True)
     __rpow__ = _operator(ops.pow, reflected=True)

@@ -189,6 +189,7 @@ def _check(
     outputs = run()
     indices = [index for index, each in enumerate(inputs) if _requires_grad(each)]
     targets = [inputs[index] for index in indices]
+    _check_of_zero(outputs, targets)
     jacobians = [
         _analytical(output, targets, nondet_tol, output_nr)
         for output_nr, output in enumerate(outputs)
@@ -227,6 +228,22 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
                 f"gradcheck changes one element at a time, but elements of input {index} share "
                 "memory (a dimension has stride 0); pass a clone()"
             )
+
+
+def _check_of_zero(outputs: "tuple[Tensor, ...]", targets: "list[Tensor]") -> None:
+    """Raise unless the gradients for an output gradient of zeros are zero."""
+    for output_nr, output in enumerate(outputs):
+        if not output._requires_grad:
+            continue
+        zeros = wrap(memory.zeros(output._array.shape, output._array.dtype))
+        found = gradients(output, targets, zeros, retain_graph=True, allow_unused=True)
+        for target, each in zip(targets, found, strict=True):
+            if each is not None and (each._array != 0).any():
+                raise GradcheckError(
+                    "backward not multiplied by grad_output: for zeros as that of output "
+                    f"{output_nr}, a {describe(output)}, the gradient of a {describe(target)} must "
+                    f"be zero, got\n{each._array}"
+                )
 
 
 def _analytical(

@@ -207,3 +207,14 @@ def test_given_grad_outputs() -> None:
     assert gradgradcheck(lambda x: x**3, leaf(2), [start])
     with pytest.raises(GradcheckError):
         gradgradcheck(DetachedGradient.apply, leaf(2), start)
+
+
+def test_a_backward_that_is_not_linear_is_found() -> None:
+    def shifted(x: Tensor) -> Tensor:
+        y = x.clone()
+        y.register_hook(lambda grad: grad + 1e-2)
+        return y
+
+    x = offgrad.ones(2, 2, dtype=offgrad.float64, requires_grad=True)
+    with pytest.raises(GradcheckError, match="not multiplied by grad_output"):
+        gradcheck(shifted, (x,), atol=0.1)
