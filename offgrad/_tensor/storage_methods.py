@@ -101,6 +101,11 @@ class StorageMethods(TensorBase):
             if size is None:
                 return self._set_to(source._array, source._storage)
             source = UntypedStorage(source._storage)
+        if isinstance(source, TypedStorage) and source.dtype.dtype != kind:
+            raise RuntimeError(
+                f"set_: Expected a Storage of type {kind.name}, got {source.dtype}; pass its "
+                "untyped() to read the same bytes as another dtype"
+            )
         untyped = source.untyped() if isinstance(source, TypedStorage) else source
         if not isinstance(untyped, UntypedStorage):
             raise TypeError(f"set_ takes a tensor or a storage, got {type(source).__name__}")

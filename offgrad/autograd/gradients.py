@@ -156,7 +156,9 @@ def grad(
     input_grads = run(roots, grads, retain, create_graph, edges)
     if materialize_grads:
         return tuple(
-            wrap(zeros(*node.output_metadata[output_nr])) if grad is None and node else grad
+            wrap(zeros(*node.output_metadata[output_nr]), requires_grad=create_graph)
+            if grad is None and node
+            else grad
             for (node, output_nr), grad in zip(edges, input_grads, strict=True)
         )
     if not allow_unused:

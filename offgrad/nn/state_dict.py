@@ -41,9 +41,10 @@ class StateMethods(HookMethods):
 
     _version: int = 1
 
-    _parameters: "dict[str, Parameter | None]"
-    _buffers: "dict[str, Tensor | None]"
-    _modules: "dict[str, Module | None]"
+    if TYPE_CHECKING:  # not annotations at runtime, where get_type_hints() would look for Module
+        _parameters: dict[str, Parameter | None]
+        _buffers: dict[str, Tensor | None]
+        _modules: dict[str, Module | None]
     _non_persistent_buffers_set: set[str]
 
     # Hooks

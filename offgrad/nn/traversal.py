@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 class TraversalMethods:
     """The methods."""
 
-    _parameters: "dict[str, Parameter | None]"
-    _buffers: "dict[str, Tensor | None]"
-    _modules: "dict[str, Module | None]"
+    if TYPE_CHECKING:  # not annotations at runtime, where get_type_hints() would look for Module
+        _parameters: dict[str, Parameter | None]
+        _buffers: dict[str, Tensor | None]
+        _modules: dict[str, Module | None]
 
     # Lists
 

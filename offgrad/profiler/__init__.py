@@ -12,14 +12,26 @@ from offgrad.profiler.memory_profile import (
     profile_memory,
 )
 from offgrad.profiler.profiles import Profile, profile
+from offgrad.profiler.schedules import (
+    ProfilerAction,
+    ProfilerActivity,
+    schedule,
+    supported_activities,
+    tensorboard_trace_handler,
+)
 
 __all__ = [
     "MemoryProfile",
     "Phase",
     "Profile",
+    "ProfilerAction",
+    "ProfilerActivity",
     "Timeline",
     "profile",
     "profile_memory",
     "record_function",
     "report",
+    "schedule",
+    "supported_activities",
+    "tensorboard_trace_handler",
 ]

@@ -28,6 +28,7 @@ from offgrad.profiler.events import (
     FLY,
     IO,
     LAND,
+    MARK,
     NAME,
     NODE,
     OP,
@@ -275,6 +276,9 @@ class Account:
             elif kind == IO:
                 _, end, start, thread, action, nbytes = item
                 self.spans.append((action, "io", thread, start, end, nbytes))
+            elif kind == MARK:
+                _, end, start, thread, name = item
+                self.spans.append((name, "mark", thread.name, start, end, 0))
             elif kind == TOTAL:
                 self._set_total(now, item[2])
                 total = highest = self.total

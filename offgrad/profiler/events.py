@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 (
     ADD, DIE, LAND, SHAPE, ROLE, SAVE, USE, NAME, FLY, OP, ENTER, EXIT, NODE, PHASE, STEP, IO,
-    TOTAL,
-) = range(17)  # fmt: skip
+    TOTAL, MARK,
+) = range(18)  # fmt: skip
 """The kinds of events, the first item of each; the second is the time."""
 
 Event = tuple[Any, ...]

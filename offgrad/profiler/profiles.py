@@ -17,6 +17,7 @@ from offgrad_storage.interrupts import masked
 
 from offgrad._display import as_html, as_rich, as_text
 from offgrad.memory import format_nbytes
+from offgrad.profiler.averages import Averages, averages
 from offgrad.profiler.categories import CATEGORIES
 from offgrad.profiler.contents import contents
 from offgrad.profiler.html.page import report
@@ -25,6 +26,7 @@ from offgrad.profiler.machine import describe_machine
 from offgrad.profiler.modules import module_rows
 from offgrad.profiler.recording import Recording
 from offgrad.profiler.sampler import FIGURES, Sampler
+from offgrad.profiler.schedules import Schedule, Window
 from offgrad.profiler.text import parts
 from offgrad.profiler.trace import trace
 from offgrad.session.ledger import Ledger, PageLedger
@@ -43,8 +45,16 @@ _MAX_POINTS = 4_000
 class Profile:
     """A recording of `profile`. It can be read inside the block, too."""
 
-    def __init__(self, interval: float | None, saves: bool = False) -> None:
+    def __init__(
+        self,
+        interval: float | None,
+        saves: bool = False,
+        schedule: Schedule | None = None,
+        on_trace_ready: Callable[["Profile"], Any] | None = None,
+    ) -> None:
         self._recording = Recording(detailed=True)
+        self._window = Window(schedule, self._recording.began)
+        self._on_trace_ready = on_trace_ready
         # Of a layer above this one, for those who want it.
         self._saves = import_module("offgrad.prediction").SaveRecorder() if saves else None
         self._sampler = None if interval is None else Sampler(interval)
@@ -60,6 +70,14 @@ class Profile:
             self._saves.step()
         self._recording.read_some()
         self._ledgers.look()
+        now = self._recording.now
+        if self._window.step(now):
+            self._show_trace()
+        self._window.begin(now)
+
+    def _show_trace(self) -> None:
+        if self._on_trace_ready is not None:
+            self._on_trace_ready(self)
 
     def _open(self) -> None:
         self._ledgers.begin()
@@ -84,6 +102,15 @@ class Profile:
             self._ledger, self._pages = self._ledgers.sessions(), self._ledgers.pages()
 
     # Figures
+
+    def key_averages(self, *_: Any, **__: Any) -> Averages:
+        """Return the times of operations, forward and backward, summed up by name.
+
+        With a schedule they are those of the last steps that counted. Of long recordings they are
+        the latest 20,000 operations. Arguments, by which PyTorch groups further, are accepted.
+        """
+        account = self._recording.read()
+        return averages(account.spans.copy(), self._window.began, self._window.ended)
 
     @property
     def peak_nbytes(self) -> int:
@@ -172,6 +199,10 @@ class Profile:
         """Write `to_trace` into a file."""
         _write(path, json.dumps(self.to_trace()))
 
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write `to_trace` into a file: PyTorch's name of `save_trace`."""
+        self.save_trace(path)
+
     def table(self) -> "RenderableType":
         """Return the figures as tables for a rich console."""
         return as_rich(parts(self.to_dict()))
@@ -237,6 +268,14 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
         file.write(text)
 
 
+_ACCEPTED = {
+    *("acc_events", "custom_trace_id_callback", "execution_trace_observer"),
+    *("experimental_config", "post_processing_timeout_s", "profile_memory", "record_shapes"),
+    *("use_cuda", "with_flops", "with_modules", "with_stack"),
+}
+"""Options of PyTorch's profiler that change nothing here."""
+
+
 class profile:
     """Record tensor memory, time and the work of sessions inside the block.
 
@@ -260,9 +299,26 @@ class profile:
             none.
         saves: whether to record for replays what steps save, too. Sessions do not apply their
             policies then: what is saved stays in memory (see `offgrad.prediction.SaveRecorder`).
+        schedule: which steps `key_averages` counts, see `schedule`; by default all.
+        on_trace_ready: called with the `Profile` after the last step of each cycle of the schedule,
+            or at the end of the block.
+        activities: accepted; there is only the CPU.
+        **options: of PyTorch's profiler, such as ``record_shapes``: accepted.
     """
 
-    def __init__(self, *, interval: float | None = 0.05, saves: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        interval: float | None = 0.05,
+        saves: bool = False,
+        schedule: Schedule | None = None,
+        on_trace_ready: Callable[[Profile], Any] | None = None,
+        activities: Any = None,
+        **options: Any,
+    ) -> None:
+        unknown = options.keys() - _ACCEPTED
+        if unknown:
+            raise TypeError(f"profile has no option {', '.join(sorted(unknown))}")
         if interval is not None and not (
             isinstance(interval, Real) and 0 < interval <= TIMEOUT_MAX
         ):
@@ -270,10 +326,11 @@ class profile:
                 f"interval must be a number of seconds above 0, or None, got {interval!r}"
             )
         self._interval, self._saves = interval, saves
+        self._schedule, self._on_trace_ready = schedule, on_trace_ready
         self._profiles: list[Profile] = []
 
     def __enter__(self) -> Profile:
-        prof = Profile(self._interval, self._saves)
+        prof = Profile(self._interval, self._saves, self._schedule, self._on_trace_ready)
         try:
             with masked:
                 prof._open()
@@ -292,13 +349,32 @@ class profile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        prof = self._profiles[-1]
         try:
-            self._profiles[-1]._close()
+            prof._close()
         except KeyboardInterrupt:  # perhaps before it began
-            self._profiles[-1]._close()
+            prof._close()
             raise
         finally:
             self._profiles.pop()
+            self._last = prof
+        if error is None and prof._window.end():
+            prof._show_trace()
+
+    def start(self) -> None:
+        """Begin to record, without a block; `stop` ends it."""
+        self.__enter__()
+
+    def stop(self) -> None:
+        """End the recording that `start` began."""
+        self.__exit__(None, None, None)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the latest `Profile`, for programs that use `start`."""
+        found = self.__dict__.get("_profiles") or [self.__dict__.get("_last")]
+        if name.startswith("_") or found[-1] is None:
+            raise AttributeError(f"profile has no attribute {name!r} before it has begun")
+        return getattr(found[-1], name)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function`, recorded at each call."""
@@ -313,7 +389,12 @@ class profile:
 
         @wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            again = profile(interval=self._interval, saves=self._saves)
+            again = profile(
+                interval=self._interval,
+                saves=self._saves,
+                schedule=self._schedule,
+                on_trace_ready=self._on_trace_ready,
+            )
             with again as recorded.profile:  # type: ignore[attr-defined]
                 return function(*args, **kwargs)
 

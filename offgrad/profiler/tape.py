@@ -18,7 +18,7 @@ from offgrad_storage.interrupts import masked
 from offgrad_storage.memory.buffer_pool import lease_of
 
 from offgrad import memory
-from offgrad.autograd import engine
+from offgrad.autograd import engine, profiler
 from offgrad.autograd.node import Node
 from offgrad.autograd.op import Op, add_op_observer, remove_op_observer
 from offgrad.autograd.saved_tensor import SavedTensor
@@ -107,6 +107,8 @@ class Tape:
         stack.callback(_remove, call_stack.observers, self._on_call)
         store_observers.append(self)
         stack.callback(_remove, store_observers, self)
+        profiler._observers.append(self._on_mark)
+        stack.callback(_remove, profiler._observers, self._on_mark)
         for handle in (
             register_optimizer_step_pre_hook(self._on_update),
             register_optimizer_step_post_hook(self._on_updated),
@@ -279,6 +281,10 @@ class Tape:
             self.events.append((events.EXIT, perf_counter(), thread, place))
 
         return end
+
+    def _on_mark(self, name: str, began: float) -> None:
+        """A block of `record_function` has ended."""
+        self.events.append((events.MARK, perf_counter(), began, self._threads.running.thread, name))
 
     # Stores
 

@@ -108,7 +108,7 @@ class HistogramDD(NamedTuple):
 
 def histogram(
     input: "Tensor",
-    bins: Any,
+    bins: Any = 100,
     *,
     range: Sequence[float] | None = None,
     weight: "Tensor | None" = None,

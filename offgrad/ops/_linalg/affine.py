@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad._warning import warn_program
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
     broadcast_shape,
@@ -349,15 +350,37 @@ def _add_product(
     return op.apply(input, a, b, beta=beta, alpha=alpha)
 
 
+def _from_old(where: str, *given: Any) -> tuple[Any, ...]:
+    """Return the arguments of PyTorch's old forms, and warn.
+
+    These are ``addmm(beta, input, alpha, mat1, mat2)``, the same without alpha, and those of
+    methods: ``input.addmm_(beta, alpha, mat1, mat2)``.
+
+    Raises:
+        TypeError: for all else.
+    """
+    tensors = [each for each in given if isinstance(each, TensorBase)]
+    numbers = [each for each in given if not isinstance(each, TensorBase)]
+    if len(tensors) != 3 or len(numbers) > 2:
+        raise TypeError(
+            f"{where} takes three tensors, and numbers as beta= and alpha=, got "
+            f"{len(tensors)} tensors and {len(numbers)} numbers"
+        )
+    warn_program(f"{where} takes numbers as beta= and alpha=; the old form is deprecated")
+    return *tensors, *numbers, *[1] * (2 - len(numbers))
+
+
 @lower_precision
 def addmm(
-    input: "Tensor", mat1: "Tensor", mat2: "Tensor", *, beta: Any = 1, alpha: Any = 1
+    input: "Tensor", mat1: "Tensor", mat2: "Tensor", *old: Any, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":
     """Return ``beta * input + alpha * (mat1 @ mat2)``; with beta 0 a NaN in `input` has no effect.
 
     Raises:
         RuntimeError: if the sizes or dtypes do not fit.
     """
+    if old:
+        input, mat1, mat2, beta, alpha = _from_old("addmm", input, mat1, mat2, *old)
 
     def shape(a: Any, b: Any) -> Any:
         return (a[0], b[1]) if a[1] == b[0] else None
@@ -369,9 +392,11 @@ def addmm(
 
 
 def addmv(
-    input: "Tensor", mat: "Tensor", vec: "Tensor", *, beta: Any = 1, alpha: Any = 1
+    input: "Tensor", mat: "Tensor", vec: "Tensor", *old: Any, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":
     """Return ``beta * input + alpha * (mat @ vec)``."""
+    if old:
+        input, mat, vec, beta, alpha = _from_old("addmv", input, mat, vec, *old)
 
     def shape(a: Any, b: Any) -> Any:
         return (a[0],) if a[1] == b[0] else None
@@ -380,9 +405,11 @@ def addmv(
 
 
 def addr(
-    input: "Tensor", vec1: "Tensor", vec2: "Tensor", *, beta: Any = 1, alpha: Any = 1
+    input: "Tensor", vec1: "Tensor", vec2: "Tensor", *old: Any, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":
     """Return ``beta * input + alpha * outer(vec1, vec2)``."""
+    if old:
+        input, vec1, vec2, beta, alpha = _from_old("addr", input, vec1, vec2, *old)
     return _add_product(Addr, "addr", input, vec1, vec2, (1, 1), lambda a, b: (*a, *b), beta, alpha)
 
 
@@ -392,17 +419,21 @@ def _batch(a: Any, b: Any) -> Any:
 
 @lower_precision
 def baddbmm(
-    input: "Tensor", batch1: "Tensor", batch2: "Tensor", *, beta: Any = 1, alpha: Any = 1
+    input: "Tensor", batch1: "Tensor", batch2: "Tensor", *old: Any, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":
     """Return ``beta * input + alpha * (batch1 @ batch2)`` of batches of matrices."""
+    if old:
+        input, batch1, batch2, beta, alpha = _from_old("baddbmm", input, batch1, batch2, *old)
     return _add_product(Baddbmm, "baddbmm", input, batch1, batch2, (3, 3), _batch, beta, alpha)
 
 
 @lower_precision
 def addbmm(
-    input: "Tensor", batch1: "Tensor", batch2: "Tensor", *, beta: Any = 1, alpha: Any = 1
+    input: "Tensor", batch1: "Tensor", batch2: "Tensor", *old: Any, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":
     """Return ``beta * input + alpha * (batch1 @ batch2).sum(0)`` of batches of matrices."""
+    if old:
+        input, batch1, batch2, beta, alpha = _from_old("addbmm", input, batch1, batch2, *old)
 
     def shape(a: Any, b: Any) -> Any:
         full = _batch(a, b)

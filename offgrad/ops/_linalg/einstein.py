@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._linalg.products import bmm, check_factors, dot, mm
@@ -43,7 +45,6 @@ def einsum(equation: Any, *operands: Any) -> "Tensor":
         )
     for each in operands:
         check_tensor(each, "einsum")
-    check_factors("einsum", *operands)
     ellipsis = max(_ellipsis_ndim(term, each) for term, each in zip(terms, operands, strict=True))
     # Numbers stand for the broadcast dimensions, counted from the last.
     labels = [_labels(term, each) for term, each in zip(terms, operands, strict=True)]
@@ -156,6 +157,11 @@ def _summed(tensor: "Tensor", labels: list[Any], over: set[Any]) -> "tuple[Tenso
     return tensor.sum(gone), [label for label in labels if label not in over]
 
 
+def _can_be_outer(a: "Tensor", b: "Tensor") -> bool:
+    """Return whether the outer product may be one of matrices: of one dtype, but no bools."""
+    return bool(a._array.dtype == b._array.dtype != np.bool_)
+
+
 def _multiply(
     a: "Tensor", labels_a: list[Any], b: "Tensor", labels_b: list[Any], kept: set[Any]
 ) -> "tuple[Tensor, list[Any]]":
@@ -174,7 +180,9 @@ def _multiply(
     inner = [label for label in shared if label not in kept]
     only_a = [label for label in labels_a if label not in shared]
     only_b = [label for label in labels_b if label not in shared]
-    if not inner and (batch or not only_a or not only_b):
+    if inner:
+        check_factors("einsum", a, b)
+    elif not _can_be_outer(a, b) or batch or not only_a or not only_b:
         labels = [*labels_a, *only_b] if only_a else labels_b
         return _aligned(a, labels_a, labels) * _aligned(b, labels_b, labels), labels
     common = [shape_a[label] for label in batch]

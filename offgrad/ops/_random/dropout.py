@@ -32,7 +32,7 @@ class Dropout(Op):
         return Dropout.apply(grad, **self.options)
 
 
-def dropout(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor":
+def dropout(input: "Tensor", p: float = 0.5, train: bool = True) -> "Tensor":
     """Return `input` with each element zeroed with probability `p`, the rest over ``1 - p``.
 
     Raises:
@@ -40,7 +40,7 @@ def dropout(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor":
     """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout probability has to be in [0, 1], got {p}")
-    if not training or p == 0.0:
+    if not train or p == 0.0:
         return input
     x = real_floating(input, "dropout")
     seed, offset = default_generator.advance(x._array.size)
