@@ -69,12 +69,13 @@ def least_nbytes(events: Sequence[Sequence[Use]], window_nbytes: int) -> float:
     room = sparse.lil_array((len(events), len(stays) + len(changes)))
     for number, stay in enumerate(stays):
         end = stay.end if stay.end > stay.begin else stay.end + len(events)
-        for event in range(stay.begin + 1, end):
-            room[event % len(events), number] = stay.nbytes
+        for between in range(stay.begin + 1, end):
+            room[between % len(events), number] = stay.nbytes
     written = [number for number, stay in enumerate(stays) if stay.change is not None]
     writes = sparse.lil_array((len(written), len(stays) + len(changes)))
     for row, number in enumerate(written):  # stays + written >= 1
         change = stays[number].change
+        assert change is not None
         writes[row, number] = writes[row, column[change]] = -1
     found = linprog(
         np.array([*gains, *changes.values()]),

@@ -12,7 +12,7 @@ from offgrad._dtype import DType
 from offgrad._layout import preserve_format
 from offgrad._tensor import type_names
 from offgrad._tensor.storages import UntypedStorage, shared_copy_key
-from offgrad.autograd import grad_mode
+from offgrad.autograd import grad_mode, views
 from offgrad.autograd.tensor_base import TensorBase, alias, describe
 from offgrad.memory.meta import MetaArray, meta_strided
 from offgrad.ops._core.dtypes import check_tensor
@@ -146,7 +146,11 @@ class Conversions(TensorBase):
                 "can't convert meta device type tensor to numpy: it has no values, got a "
                 f"{describe(self)}"
             )
-        if self.requires_grad and not force and grad_mode.is_grad_enabled():
+        if (
+            (self._requires_grad or views.is_stale(self))
+            and not force
+            and grad_mode.is_grad_enabled()
+        ):
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad: an array cannot carry the "
                 f"history of this {describe(self)}; use tensor.detach().numpy()"
@@ -178,7 +182,7 @@ class Conversions(TensorBase):
     ) -> Any:
         if stream is not None:
             raise AssertionError(f"stream should be None on cpu, got {stream!r}")
-        if self.requires_grad:
+        if self._requires_grad or views.is_stale(self):
             raise BufferError(
                 f"DLPack cannot export a tensor that requires grad, got a {describe(self)}; use "
                 "its detach()"
@@ -221,10 +225,10 @@ class Conversions(TensorBase):
         return self._array.item() != 0
 
     def __int__(self) -> Any:
-        return int(_real(self._scalar(), self))
+        return int(self._real())
 
     def __float__(self) -> Any:
-        return float(_real(self._scalar(), self))
+        return float(self._real())
 
     def __complex__(self) -> complex:
         return complex(self._scalar())
@@ -237,6 +241,18 @@ class Conversions(TensorBase):
             )
         _needs_values(self, "Tensor.item()")
         return self._array.item()
+
+    def _real(self) -> Any:
+        """Return the element, which must be real; a complex one without an imaginary part is."""
+        number = self._scalar()
+        if not isinstance(number, complex):
+            return number
+        if number.imag:
+            raise RuntimeError(
+                f"value cannot be converted to a real number without loss, got {number} in a "
+                f"{describe(self)}; take its real part"
+            )
+        return number.real
 
     def __index__(self) -> Any:
         if self._array.dtype.kind not in "iub" or self._array.size != 1:
@@ -295,18 +311,6 @@ class Conversions(TensorBase):
             order = list(range(array.ndim))
             array = np.ascontiguousarray(array)
         return rebuild, (type(self), array, self._requires_grad, order), _own(self)
-
-
-def _real(number: Any, tensor: "Tensor") -> Any:
-    """Return a number that must be real; a complex one without an imaginary part is."""
-    if not isinstance(number, complex):
-        return number
-    if number.imag:
-        raise RuntimeError(
-            f"value cannot be converted to a real number without loss, got {number} in a "
-            f"{describe(tensor)}; take its real part"
-        )
-    return number.real
 
 
 def _own(tensor: Any) -> dict[str, Any] | None:

@@ -163,7 +163,8 @@ class FunctionNode(Node):
                 for grad, (shape, dtype) in zip(grads, self.output_metadata, strict=True)
             )
         if forward_mode.is_transposing and self.function.has_jvp():
-            return self.function.transposed(self, grads)
+            transposed: Grads = self.function.transposed(self, grads)
+            return transposed
         result = self.function._backward()(self.ctx, *grads)
         results = result if isinstance(result, tuple) else (result,)
         expected = len(self._is_tensor)

@@ -233,7 +233,7 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
 def _check_of_zero(outputs: "tuple[Tensor, ...]", targets: "list[Tensor]") -> None:
     """Raise unless the gradients for an output gradient of zeros are zero."""
     for output_nr, output in enumerate(outputs):
-        if not output._requires_grad:
+        if not (output._requires_grad and output._array.size):
             continue
         zeros = wrap(memory.zeros(output._array.shape, output._array.dtype))
         found = gradients(output, targets, zeros, retain_graph=True, allow_unused=True)

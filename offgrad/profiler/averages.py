@@ -1,7 +1,7 @@
 """The operations of a profile summed up by name, as `key_averages` of PyTorch's profiler."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass, fields
 
 from offgrad._display import Grid, as_rich, as_text
 from offgrad.memory import format_nbytes
@@ -10,7 +10,8 @@ _MICROSECONDS = 1e6
 _KINDS = frozenset({"op", "mark"})
 
 
-class Average(NamedTuple):
+@dataclass(frozen=True)
+class Average:
     """Operations of one name; times in microseconds.
 
     Attributes:
@@ -41,7 +42,8 @@ class Average(NamedTuple):
         """Return 0 for the times and memory of devices, which do not exist."""
         if not name.startswith("_") and any(each in name for each in ("device_", "cuda_", "xpu_")):
             return 0
-        raise AttributeError(f"an average has no attribute {name!r}; it has {self._fields}")
+        names = ", ".join(each.name for each in fields(self))
+        raise AttributeError(f"an average has no attribute {name!r}; it has {names}")
 
 
 class Averages(list[Average]):

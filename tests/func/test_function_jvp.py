@@ -70,7 +70,7 @@ def test_jvp_and_linearize_take_it() -> None:
 
 
 def test_backward_stays_the_gradient_of_backward() -> None:
-    x = og.tensor(2.0, requires_grad=True)
+    x: Any = og.tensor(2.0, requires_grad=True)
     Scaled.apply(x, og.tensor(3.0))[0].backward()
     assert x.grad.item() == 3
 

@@ -107,7 +107,7 @@ def test_parts_of_complex_numbers_can_be_set() -> None:
     assert y.tolist() == [2, 3]
     with pytest.raises(RuntimeError, match="imag"):
         y.imag = 1
-    leaf = offgrad.tensor([3 + 4j], requires_grad=True)
+    leaf: Any = offgrad.tensor([3 + 4j], requires_grad=True)
     z = leaf * 1
     z.real = offgrad.zeros(1)
     z.abs().sum().backward()

@@ -212,19 +212,19 @@ class SparseBase(Tensor):
         return bool(self._array.shape == other._array.shape)
 
     add, sub, mul, div, pow = (
-        elementwise.add,
-        elementwise.sub,
+        elementwise.add,  # type: ignore[assignment]
+        elementwise.sub,  # type: ignore[assignment]
         elementwise.mul,
         elementwise.div,
         elementwise.pow,
     )
-    multiply, subtract, divide, true_divide, negative = mul, sub, div, div, neg
+    multiply, subtract, divide, true_divide, negative = mul, sub, div, div, neg  # type: ignore[assignment]
     __add__, __sub__, __mul__, __truediv__, __pow__ = add, sub, mul, div, pow
     __iadd__, __isub__, __imul__, __itruediv__ = map(_in_place, ("add", "sub", "mul", "div"))
     __radd__, __rsub__ = elementwise.radd, elementwise.rsub
     __rmul__ = mul
     matmul = mm = __matmul__ = products.matmul  # type: ignore[assignment]
-    mv, addmm, addmm_ = products.mv, products.addmm, products.addmm_
+    mv, addmm, addmm_ = products.mv, products.addmm, products.addmm_  # type: ignore[assignment]
     __rmatmul__ = products.rmatmul
 
     __hash__ = object.__hash__

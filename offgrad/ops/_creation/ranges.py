@@ -131,7 +131,7 @@ def logspace(
 def _spaced(start: Any, end: Any, steps: int) -> Array:
     """Return evenly spaced numbers, in float64 or complex128, the second half from the end on."""
     offsets = np.linspace(0, end - start, steps)
-    numbers = start + offsets
+    numbers: Array = start + offsets
     half = max(steps // 2, 1)
     numbers[half:] = end - offsets[: max(steps - half, 0)][::-1]
     return numbers

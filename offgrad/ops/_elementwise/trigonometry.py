@@ -226,7 +226,8 @@ class Sinc(Unary):
         series = square * 0 + _SINC_SERIES[0]
         for coefficient in _SINC_SERIES[1:]:
             series = series * square + coefficient
-        return slope + near * series
+        result: Tensor = slope + near * series
+        return result
 
 
 _SINC_SERIES = [(-1) ** k * 2 * k * pi ** (2 * k) / factorial(2 * k + 1) for k in range(11, 0, -1)]

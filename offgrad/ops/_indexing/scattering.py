@@ -222,8 +222,8 @@ def _gather(
 ) -> "Tensor":
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
     _check_index(input, axis, index, where, input)
-    if not index._array.size:
-        return input.reshape(-1)[:0].reshape(index._array.shape)
+    if index._array.ndim != input._array.ndim and not index._array.size:
+        return input.reshape(-1)[:0].reshape(index._array.shape).clone()
     return Gather.apply(input, index, dim=axis, sparse_grad=sparse_grad)
 
 

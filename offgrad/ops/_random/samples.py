@@ -157,7 +157,8 @@ def check_range(low: int, high: int, dtype: np.dtype[Any], where: str) -> None:
         limits = np.iinfo(dtype)
         lowest, highest = int(limits.min), int(limits.max)
     else:
-        limits = ml_dtypes.finfo(dtype)  # int() of its bfloat16 overflows
+        # int() of its bfloat16 overflows.
+        limits = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
         lowest, highest = int(float(limits.min)), int(float(limits.max))
     if low < lowest or high > highest:
         raise RuntimeError(
