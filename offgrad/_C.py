@@ -14,6 +14,11 @@ from offgrad.autograd.tensor_base import TensorBase as TensorBase
 
 _TensorBase = TensorBase
 
+
+def _log_api_usage_once(event: str) -> None:
+    """Do nothing: nothing is logged."""
+
+
 __all__ = [
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
@@ -23,4 +28,5 @@ __all__ = [
     "TensorBase",
     "_TensorBase",
     "_disabled_torch_function_impl",
+    "_log_api_usage_once",
 ]

@@ -139,6 +139,7 @@ globals().update(_foreach.functions)
 
 _MODULES = (
     "_C",
+    "__config__",
     "__future__",
     "_dynamo",
     "_utils",
@@ -158,7 +159,9 @@ _MODULES = (
     "jit",
     "mps",
     "multiprocessing",
+    "onnx",
     "overrides",
+    "quasirandom",
     "signal",
     "sparse",
     "return_types",

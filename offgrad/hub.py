@@ -1,6 +1,10 @@
-"""``torch.hub``: offgrad downloads nothing. Weights that lie in the cache folder are loaded."""
+"""``torch.hub``: offgrad downloads nothing. What lies in a folder is loaded."""
 
+import builtins as _builtins
+import importlib.util as _importlib_util
 import os as _os
+import sys as _sys
+from collections.abc import Callable as _Callable
 from typing import Any as _Any
 from urllib.parse import urlparse as _urlparse
 
@@ -11,13 +15,78 @@ from offgrad.serialization import load as _load_file
 globals().update(
     _refused.functions(
         "offgrad.hub",
-        "download_url_to_file help list load",
+        "download_url_to_file",
         "offgrad downloads nothing, and PyTorch's repositories import torch; get the file "
         "yourself, and read its state dict with offgrad.load",
     )
 )
 
+_WHY = (
+    "offgrad downloads nothing, and PyTorch's repositories import torch; get the folder yourself, "
+    "and pass it with source='local'"
+)
+
 _folder: str | None = None
+
+
+def load(repo_or_dir: str, model: str, *args: _Any, source: str = "github", **kwargs: _Any) -> _Any:
+    """Return what a function of the file ``hubconf.py`` in a folder returns.
+
+    Args:
+        repo_or_dir: the folder.
+        model: the name of the function.
+        *args: its arguments, as `kwargs`.
+        source: must be ``"local"``.
+        **kwargs: keywords of the function; those that say how PyTorch downloads are left out.
+
+    Raises:
+        RuntimeError: for another source, or if the file or the function is not there.
+    """
+    options = {key: each for key, each in kwargs.items() if key not in _OF_DOWNLOADS}
+    return _entry(repo_or_dir, model, source)(*args, **options)
+
+
+def list(github: str, *_: _Any, source: str = "github", **__: _Any) -> "_List[str]":
+    """Return the names of the functions of a folder's ``hubconf.py``: see `load`."""
+    module = _hubconf(github, source)
+    return [
+        name for name, each in vars(module).items() if callable(each) and not name.startswith("_")
+    ]
+
+
+def help(github: str, model: str, *_: _Any, source: str = "github", **__: _Any) -> str | None:
+    """Return the docstring of a function of a folder's ``hubconf.py``: see `load`."""
+    return _entry(github, model, source).__doc__
+
+
+_List = vars(_builtins)["list"]
+_OF_DOWNLOADS = ("force_reload", "skip_validation", "trust_repo", "verbose")
+
+
+def _hubconf(folder: str, source: str) -> _Any:
+    """Return the module of a folder's ``hubconf.py``."""
+    if source != "local":
+        raise RuntimeError(f"offgrad.hub: {_WHY}, got source={source!r}")
+    path = _os.path.join(_os.fspath(folder), "hubconf.py")
+    if not _os.path.isfile(path):
+        raise RuntimeError(f"offgrad.hub: a folder with a file hubconf.py is needed, got {folder}")
+    spec = _importlib_util.spec_from_file_location("hubconf", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = _importlib_util.module_from_spec(spec)
+    _sys.path.insert(0, _os.fspath(folder))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        _sys.path.remove(_os.fspath(folder))
+    return module
+
+
+def _entry(folder: str, model: str, source: str) -> _Callable[..., _Any]:
+    found = getattr(_hubconf(folder, source), model, None)
+    if not callable(found):
+        raise RuntimeError(f"Cannot find callable {model} in hubconf of {folder}")
+    return found  # type: ignore[no-any-return]
 
 
 def get_dir() -> str:

@@ -18,6 +18,16 @@ __all__ = [
 ]
 
 
+def _standard_normal(shape: Any, dtype: Any, device: Any) -> Tensor:
+    """Return standard normal numbers; other libraries import it as well."""
+    return ops.randn(shape, dtype=dtype, device=device)
+
+
+def _sum_rightmost(value: Tensor, dim: int) -> Tensor:
+    """Return the sum over the last `dim` dimensions."""
+    return value.reshape(*value.shape[: value.ndim - dim], -1).sum(-1) if dim else value
+
+
 def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
     """Return numbers and tensors as tensors of one shape.
 

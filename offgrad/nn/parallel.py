@@ -1,9 +1,12 @@
 """Modules for several devices, as in ``torch.nn.parallel``: plain on the CPU, or refused."""
 
+from collections.abc import Iterator as _Iterator
 from collections.abc import Sequence as _Sequence
+from contextlib import contextmanager as _contextmanager
 from typing import Any as _Any
 
 from offgrad import _refused
+from offgrad import distributed as _distributed
 from offgrad._missing import missing as _missing
 from offgrad.nn.modules.module import Module as _Module
 
@@ -45,6 +48,44 @@ class DataParallel(_Module):
         return self.module(*inputs, **kwargs)
 
 
+class DistributedDataParallel(_Module):
+    """Calls its module: there is one process, whose gradients are the mean of one.
+
+    The state dict has the names of PyTorch's, which begin with ``module.``.
+
+    Args:
+        module: the module.
+        *_: PyTorch's other arguments, as `options`: they have no effect.
+        **options: see `_`.
+
+    Raises:
+        ValueError: before `offgrad.distributed.init_process_group`.
+        RuntimeError: if no parameter requires grad.
+    """
+
+    def __init__(self, module: _Module, *_: _Any, **options: _Any) -> None:
+        super().__init__()
+        if not _distributed.is_initialized():
+            raise ValueError(
+                "Default process group has not been initialized: call "
+                "offgrad.distributed.init_process_group() before, or use the module itself"
+            )
+        if not any(each.requires_grad for each in module.parameters()):
+            raise RuntimeError(
+                "DistributedDataParallel needs a module with a parameter that requires grad, got "
+                f"{type(module).__name__}"
+            )
+        self.module = module
+
+    def forward(self, *inputs: _Any, **kwargs: _Any) -> _Any:
+        return self.module(*inputs, **kwargs)
+
+    @_contextmanager
+    def no_sync(self) -> _Iterator[None]:
+        """Change nothing in the block: gradients are never exchanged."""
+        yield
+
+
 def data_parallel(
     module: _Module,
     inputs: _Any,
@@ -67,13 +108,7 @@ def data_parallel(
     return module(*arguments, **(module_kwargs or {}))
 
 
-_WHY = (
-    "Default process group has not been initialized, and cannot be: offgrad computes in one process"
-)
 _CPU = "there is only the CPU; call the module itself"
-DistributedDataParallel = _refused.classes(
-    "offgrad.nn.parallel", "DistributedDataParallel", f"{_WHY}; use the module itself", ValueError
-)["DistributedDataParallel"]
 _functions = _refused.functions(
     "offgrad.nn.parallel", "gather parallel_apply replicate scatter", _CPU
 )

@@ -18,6 +18,14 @@ from offgrad.nn.modules.normalization import LayerNorm
 Activation = Callable[[Tensor], Tensor]
 
 
+def _get_activation_fn(activation: str) -> Activation:
+    """Return the function of a name; other libraries import it as well."""
+    known: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
+    if activation not in known:
+        raise RuntimeError(f"activation should be relu/gelu, not {activation}")
+    return known[activation]
+
+
 class _Layer(Module):
     """What encoder and decoder layers share."""
 
@@ -56,10 +64,7 @@ class _Layer(Module):
         for part in range(1, parts + 1):
             setattr(self, f"dropout{part}", Dropout(dropout))
         if isinstance(activation, str):
-            known: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
-            if activation not in known:
-                raise RuntimeError(f"activation should be relu/gelu, not {activation}")
-            activation = known[activation]
+            activation = _get_activation_fn(activation)
         self.activation = activation
         if not self._attends_to_memory:
             is_relu = activation is F.relu or isinstance(activation, ReLU)

@@ -17,6 +17,7 @@ from offgrad.nn.modules._transformer_layers import (
     TransformerDecoderLayer,
     TransformerEncoderLayer,
 )
+from offgrad.nn.modules._transformer_layers import _get_activation_fn as _get_activation_fn
 from offgrad.nn.modules.container import ModuleList
 from offgrad.nn.modules.module import Module
 from offgrad.nn.modules.normalization import LayerNorm
@@ -47,8 +48,9 @@ def _is_causal(mask: Tensor | None, is_causal: bool | None, size: int) -> bool:
     return bool((array == np.where(future, -np.inf, 0)).all())
 
 
-def _clones(module: Module, count: int) -> ModuleList:
-    return ModuleList([copy.deepcopy(module) for _ in range(count)])
+def _get_clones(module: Module, N: int) -> ModuleList:
+    """Return `N` copies; other libraries import it as well."""
+    return ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
 class TransformerEncoder(Module):
@@ -73,7 +75,7 @@ class TransformerEncoder(Module):
         mask_check: bool = True,
     ) -> None:
         super().__init__()
-        self.layers = _clones(encoder_layer, num_layers)
+        self.layers = _get_clones(encoder_layer, num_layers)
         self.num_layers, self.norm = num_layers, norm
         self.enable_nested_tensor, self.use_nested_tensor = enable_nested_tensor, False
         self.mask_check = mask_check
@@ -117,7 +119,7 @@ class TransformerDecoder(Module):
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
-        self.layers = _clones(decoder_layer, num_layers)
+        self.layers = _get_clones(decoder_layer, num_layers)
         self.num_layers, self.norm = num_layers, norm
 
     def forward(
