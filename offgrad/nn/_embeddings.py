@@ -18,9 +18,11 @@ def _padding(padding_idx: int | None, weight: "Tensor", name: str) -> int:
         return -1
     rows: int = weight.shape[0]
     if not -rows <= padding_idx < rows:
-        raise AssertionError(
-            f"{name}: padding_idx must be within num_embeddings, from {-rows} to {rows - 1}, got "
-            f"{padding_idx}"
+        is_bag = name == "embedding_bag"
+        raise (RuntimeError if is_bag else AssertionError)(
+            f"{name}: padding_idx must be within "
+            f"{'the number of embeddings' if is_bag else 'num_embeddings'}, from {-rows} to "
+            f"{rows - 1}, got {padding_idx}"
         )
     return padding_idx % rows
 
@@ -85,7 +87,7 @@ def embedding_bag(
 
     Raises:
         ValueError, NotImplementedError: if arguments do not fit each other.
-        IndexError: if an index is out of range.
+        RuntimeError: if an index is out of range.
     """
     if mode not in MODES:
         raise ValueError(f"embedding_bag: mode must be one of {MODES}, got {mode!r}")
@@ -99,7 +101,14 @@ def embedding_bag(
             f"embedding_bag: per_sample_weights needs mode='sum', got {mode!r}"
         )
     if mode == "max" and scale_grad_by_freq:
-        raise ValueError("embedding_bag: scale_grad_by_freq is for the modes sum and mean")
+        raise ValueError(
+            "embedding_bag: max mode does not support scaling the gradient by the frequency: "
+            "scale_grad_by_freq is for the modes sum and mean"
+        )
+    if mode == "max" and sparse:
+        raise ValueError(
+            "embedding_bag: max mode does not support sparse weights; use the mode sum or mean"
+        )
     padding = _padding(padding_idx, weight, "embedding_bag")
     index, starts = _in_one_dimension(input, offsets)
     if max_norm is not None:
@@ -127,7 +136,9 @@ def _in_one_dimension(input: "Tensor", offsets: "Tensor | None") -> "tuple[Tenso
         count, length = input.shape
         return input.reshape(-1), ops.tensor(np.arange(count) * length)
     if input.dim() != 1:
-        raise ValueError(f"embedding_bag: input must have 1 or 2 dimensions, got {input.dim()}D")
+        raise ValueError(
+            f"embedding_bag: input has to be 1D or 2D Tensor, got one of {input.dim()} dimensions"
+        )
     if offsets is None or offsets.dim() != 1:
         got = "None" if offsets is None else f"{offsets.dim()}D"
         raise ValueError(f"embedding_bag: offsets has to be a vector, got {got}")

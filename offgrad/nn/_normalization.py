@@ -32,7 +32,7 @@ def batch_norm(
         eps: added to variances.
 
     Raises:
-        ValueError: in training, for channels of one element, whose variance is 0.
+        ValueError: in training, for channels of one element, whose variance is 0, or `eps` of 0.
         RuntimeError: if shapes or dtypes do not fit, or statistics are missing.
     """
     size = input.shape
@@ -41,6 +41,8 @@ def batch_norm(
             f"Expected more than 1 value per channel in training, got input size {size}"
         )
     parameters = weight, bias, running_mean, running_var
+    if eps <= 0 and (training or eps < 0):
+        raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
     return ops.batch_norm(input, *parameters, training, momentum, eps)
 
 

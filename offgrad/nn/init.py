@@ -213,7 +213,7 @@ def xavier_normal_(
 def _is_empty(tensor: _Tensor) -> bool:
     """Return whether there is nothing to fill; warn then."""
     if 0 in tensor.shape:
-        _warnings.warn("Initializing zero-element tensors does nothing", stacklevel=3)
+        _warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
         return True
     return False
 

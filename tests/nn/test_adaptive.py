@@ -54,10 +54,10 @@ def _run(shape: Any, target: Any) -> Any:
         (ValueError, "not be empty", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [])),
         (ValueError, "ascending", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [5, 2])),
         (ValueError, "ascending", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [10])),
-        (RuntimeError, "a target for each row", lambda: _run((3, 8), [0, 1])),
+        (RuntimeError, "Input and target should have the same size", lambda: _run((3, 8), [0, 1])),
         (RuntimeError, "one dimension, or none", lambda: _run((3, 8), [[0], [1], [2]])),
         (RuntimeError, "a target of 0 dimensions", lambda: _run((3, 8), 0)),
-        (RuntimeError, "from 0 to 9", lambda: _run((1, 8), [10])),
+        (RuntimeError, "got values from 10 to 10", lambda: _run((1, 8), [10])),
     ],
 )
 def test_errors(error: type[Exception], match: str, run: Any) -> None:

@@ -192,7 +192,7 @@ ONES = offgrad.ones(2, 3)
         (RuntimeError, "equally many dimensions",
          lambda: F.triplet_margin_with_distance_loss(ONES, ONES, ONES[0])),
         (ValueError, "only p == 1", lambda: nn.MultiMarginLoss(3)),
-        (ValueError, "each class, got 2", lambda: nn.MultiMarginLoss(weight=ONES)),
+        (ValueError, "1D tensor, got 2D", lambda: nn.MultiMarginLoss(weight=ONES)),
         (RuntimeError, "inconsistent target size", lambda: F.multilabel_margin_loss(ONES, ONES)),
         (RuntimeError, "from 0 to 2",
          lambda: F.multilabel_margin_loss(ONES[0], offgrad.tensor([3, 0, 0]))),

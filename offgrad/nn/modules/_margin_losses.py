@@ -79,8 +79,8 @@ class MultiMarginLoss(_WeightedLoss):
             raise ValueError(f"only p == 1 and p == 2 supported, got {p}")
         if weight is not None and weight.dim() != 1:
             raise ValueError(
-                "MultiMarginLoss: weight has one number for each class, got "
-                f"{weight.dim()} dimensions"
+                "MultiMarginLoss: weight must be one-dimensional: expected weight to be None or "
+                f"1D tensor, got {weight.dim()}D instead"
             )
         self.p, self.margin = p, margin
 

@@ -61,7 +61,10 @@ class RNNCellBase(Module):
 
     def _check_dims(self, tensor: Tensor, what: str) -> None:
         if tensor.dim() not in (1, 2):
-            raise ValueError(f"{type(self).__name__}: {what} must be 1D or 2D, got {tensor.dim()}D")
+            raise ValueError(
+                f"{type(self).__name__}: Expected {what} to be 1D or 2D, got {tensor.dim()}D "
+                "instead"
+            )
 
     def _run(self, function: Any, input: Tensor, *states: Tensor | None) -> tuple[Tensor, ...]:
         """Call `function` with a batch, of one where the input has none; None stands for zeros."""

@@ -53,8 +53,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         rises = cutoffs == sorted(set(cutoffs)) and all(int(each) == each for each in cutoffs)
         if not rises or cutoffs[0] < 1 or cutoffs[-1] > n_classes - 1:
             raise ValueError(
-                "cutoffs must be different integers from 1 to n_classes - 1, ascending, got "
-                f"{cutoffs}"
+                "cutoffs should be a sequence of unique, ascending integers from 1 to n_classes - "
+                f"1, got {cutoffs} for n_classes={n_classes}"
             )
         self.in_features, self.n_classes = in_features, n_classes
         self.cutoffs = [*cutoffs, n_classes]
@@ -94,7 +94,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         classes = target.numpy()
         if classes.size and not (classes.min() >= 0 and classes.max() < self.n_classes):
             raise RuntimeError(
-                f"targets must be from 0 to {self.n_classes - 1}, got values from "
+                f"Target values should be in [0, {self.n_classes - 1}], got values from "
                 f"{classes.min()} to {classes.max()}"
             )
         head = F.log_softmax(self.head(x), 1)
@@ -119,7 +119,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             raise RuntimeError("target must have one dimension, or none without a batch")
         if target.dim() == 1 and input.shape[0] != target.shape[0]:
             raise RuntimeError(
-                "there must be a target for each row of input, got "
+                "Input and target should have the same size in the dimension of the batch, got "
                 f"{list(input.shape)} and {list(target.shape)}"
             )
         if input.dim() != target.dim() + 1:

@@ -41,8 +41,8 @@ class Unflatten(Module):
         for position, each in enumerate(unflattened_size):
             if not isinstance(each, int):
                 raise TypeError(
-                    f"unflattened_size must hold ints only, got {type(each).__name__} at position "
-                    f"{position}"
+                    "unflattened_size must be tuple of ints, but found element of type "
+                    f"{type(each).__name__} at pos {position}"
                 )
         self.dim, self.unflattened_size = dim, unflattened_size
 

@@ -53,7 +53,9 @@ class _InstanceNorm(_NormBase):
             if self.affine:
                 raise ValueError(problem)
             warnings.warn(
-                f"{problem} It is not used, because affine=False", UserWarning, stacklevel=2
+                f"{problem} Leave out num_features, which is not used because affine=False",
+                UserWarning,
+                stacklevel=2,
             )
         if channel_dim == 0:
             return self._normalised(input.unsqueeze(0)).squeeze(0)

@@ -80,6 +80,8 @@ class HuberLoss(_Loss):
     """Half the squared differences, linear beyond `delta`."""
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        if not isinstance(delta, (float, int)):
+            raise TypeError(f"delta must be a float or int, got {type(delta).__name__}")
         super().__init__(reduction=reduction)
         self.delta = delta
 

@@ -48,6 +48,20 @@ class _Pad(Module):
         return f"{self.padding}"
 
 
+class _CircularPad(_Pad):
+    mode = "circular"
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() not in (self.ndim + 1, self.ndim + 2):
+            raise ValueError(
+                f"expected {self.ndim + 1}D or {self.ndim + 2}D input (got {input.dim()}D input)"
+            )
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        return super().forward(input)
+
+
 class _ConstantPad(_Pad):
     """Pad the last dimensions with `value`."""
 
@@ -148,19 +162,19 @@ class ReplicationPad3d(_Pad):
     ndim, mode = 3, "replicate"
 
 
-class CircularPad1d(_Pad):
+class CircularPad1d(_CircularPad):
     """Pad the last dimension with elements from its other end."""
 
     ndim, mode = 1, "circular"
 
 
-class CircularPad2d(_Pad):
+class CircularPad2d(_CircularPad):
     """Pad the last two dimensions with elements from their other ends."""
 
     ndim, mode = 2, "circular"
 
 
-class CircularPad3d(_Pad):
+class CircularPad3d(_CircularPad):
     """Pad the last three dimensions with elements from their other ends."""
 
     ndim, mode = 3, "circular"

@@ -74,7 +74,10 @@ class RNNBase(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        _check_options(mode, hidden_size, num_layers, dropout, proj_size)
+        _check_options(
+            mode, num_layers, dropout, proj_size, bias=bias, batch_first=batch_first,
+            input_size=input_size, hidden_size=hidden_size,
+        )  # fmt: skip
         self.mode, self.input_size, self.hidden_size = mode, input_size, hidden_size
         self.num_layers, self.bias, self.batch_first = num_layers, bias, batch_first
         self.dropout, self.bidirectional = float(dropout), bidirectional
@@ -152,7 +155,7 @@ class RNNBase(Module):
             )
         if input._array.shape[-1] != self.input_size:
             raise RuntimeError(
-                f"input.size(-1) must be equal to {self.input_size}, the input_size, got "
+                f"input.size(-1) must be equal to input_size, {self.input_size}, got "
                 f"{input._array.shape[-1]}"
             )
 
@@ -244,8 +247,9 @@ class RNNBase(Module):
 
 
 def _check_options(
-    mode: str, hidden_size: int, num_layers: int, dropout: float, proj_size: int
-) -> None:
+    mode: str, num_layers: int, dropout: float, proj_size: int, *, bias: Any, batch_first: Any,
+    input_size: Any, hidden_size: Any,
+) -> None:  # fmt: skip
     if mode not in _GATES:
         raise ValueError(f"Unrecognized RNN mode: {mode}")
     is_number = isinstance(dropout, numbers.Number) and not isinstance(dropout, bool)
@@ -257,9 +261,15 @@ def _check_options(
             f"dropout={dropout} and num_layers={num_layers}",
             stacklevel=4,
         )
-    if not isinstance(hidden_size, (int, np.integer)):
-        raise TypeError(f"hidden_size must be an int, got {type(hidden_size).__name__}")
-    for name, value in (("hidden_size", hidden_size), ("num_layers", num_layers)):
+    flags, sizes = {"bias": bias, "batch_first": batch_first}, {"input_size": input_size}
+    sizes["hidden_size"] = hidden_size
+    for kind, values in ((bool, flags), (int, sizes)):
+        for name, value in values.items():
+            if not isinstance(value, kind) and not (kind is int and isinstance(value, np.integer)):
+                raise TypeError(
+                    f"{name} should be of type {kind.__name__}, got: {type(value).__name__}"
+                )
+    for name, value in {**sizes, "num_layers": num_layers}.items():
         if value <= 0:
             raise ValueError(f"{name} must be greater than zero, got {value}")
     if proj_size < 0:
@@ -270,7 +280,7 @@ def _check_options(
 
 def _refuse_projection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if "proj_size" in kwargs or len(args) > 7:
-        raise ValueError("proj_size is for LSTM; RNN and GRU have no projection")
+        raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
 
 
 class RNN(RNNBase):

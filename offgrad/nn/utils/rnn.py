@@ -154,11 +154,13 @@ def pack_padded_sequence(
         raise RuntimeError(
             f"lengths must have one number for each of {batch} sequences, got {sizes.size}"
         )
+    if not padded._array.size:
+        raise RuntimeError(f"Cannot pack empty tensors, got a {_describe(padded)}")
     if batch and sizes.min() <= 0:
         raise RuntimeError(f"lengths must be above 0, got {sizes.tolist()}")
     if (sizes[1:] > sizes[:-1]).any():
         raise RuntimeError(
-            "lengths must descend with enforce_sorted=True, got "
+            "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True, got "
             f"{sizes.tolist()}; pass enforce_sorted=False"
         )
     if batch and sizes[0] > steps:

@@ -11,6 +11,7 @@ from offgrad.ops._nn.max_pooling import adaptive_sizes
 from offgrad.ops._nn.resampling import resampled, spread
 from offgrad.ops._nn.windows import (
     adaptive,
+    check_adaptive,
     check_input,
     output_sizes,
     sizes_of,
@@ -135,7 +136,7 @@ def adaptive_means(size: int, count: int) -> "Taps":
 
 def _adaptive_avg_pool(ndim: int, input: "Tensor", output_size: Any) -> "Tensor":
     where = f"adaptive_avg_pool{ndim}d"
-    x = check_input(input, ndim, where)
+    x = check_adaptive(input, ndim, output_size, where)
     sizes = adaptive_sizes(x, ndim, output_size, where)
     if set(sizes) == {1}:
         return x.mean(tuple(range(-ndim, 0)), keepdim=True)

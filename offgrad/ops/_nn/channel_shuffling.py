@@ -56,9 +56,11 @@ def _factor(input: "Tensor", value: int, where: str, name: str) -> "tuple[Tensor
     x, factor = check_tensor(input, where), integer(value, where, name)
     if x._array.ndim < 3:
         raise RuntimeError(
-            f"{where}: the input must have at least 3 dimensions, got a {describe(x)}"
+            f"{where} expects input with > 2 dims, at least 3, but got a {describe(x)}"
         )
     if factor <= 0:
+        if name == "groups":
+            name = "Number of groups to divide channels in"
         raise RuntimeError(f"{where}: {name} must be positive, got {factor}")
     return x, factor
 
@@ -112,8 +114,8 @@ def channel_shuffle(input: "Tensor", groups: int) -> "Tensor":
     n, channels, *rest = x._array.shape
     if channels % count:
         raise RuntimeError(
-            f"channel_shuffle: groups must divide the channels, got {channels} channels and "
-            f"{count} groups"
+            "channel_shuffle: Number of channels must be divisible by groups, got "
+            f"{channels} channels and {count} groups"
         )
     split = n, count, channels // count, *rest
     order = 0, 2, 1, *range(3, len(split))

@@ -221,7 +221,10 @@ def check_classes(
 ) -> "tuple[Tensor, Tensor | None]":
     """Return the targets as contiguous int64 and the weight contiguous; check that they fit."""
     if target._array.dtype not in (np.int64, np.uint8):
-        raise RuntimeError(f"{where}: the target must be int64 or uint8, got a {describe(target)}")
+        raise RuntimeError(
+            f"{where}: expected target dtype to be Long or Byte, got a {describe(target)}; convert "
+            "with .long()"
+        )
     shape = input._array.shape
     class_dim = 0 if len(shape) == 1 else 1
     expected = shape[:class_dim] + shape[class_dim + 1 :]
@@ -235,14 +238,21 @@ def check_classes(
                 f": Expected input batch_size ({shape[0]}) to match target batch_size "
                 f"({len(target._array)})"
             )
+        elif where == "cross_entropy" and target._array.shape == shape:
+            where += (
+                ": Expected floating point type for target with class probabilities, got "
+                f"{target._array.dtype.name}"
+            )
+        elif len(shape) <= 2 < len(target._array.shape) + len(shape):
+            where += ": 0D or 1D target tensor expected, multi-target not supported"
         raise (ValueError if batch else RuntimeError)(
-            f"{where}: classes must have shape {list(expected)}, the input's without its "
-            f"dimension of classes, got a {describe(target)} for a {describe(input)}"
+            f"{where}: Expected target size {list(expected)}, the input's without its dimension of "
+            f"classes, got {list(target._array.shape)} for a {describe(input)}"
         )
     if weight is not None and weight._array.shape != (shape[class_dim],):
         raise RuntimeError(
-            f"{where}: the weight must have shape [{shape[class_dim]}], one for each class, got a "
-            f"{describe(weight)}"
+            f"{where}: weight tensor should be defined either for all {shape[class_dim]} classes "
+            f"or no classes, got a {describe(weight)}"
         )
     if weight is not None and weight._array.dtype != input._array.dtype:
         raise shape_error(where, "the weight must have the dtype of the input", weight, input)
@@ -278,7 +288,7 @@ def cross_entropy(
     number = check_reduction(reduction, "cross_entropy")
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(
-            f"cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}"
+            f"cross_entropy: label_smoothing must be between 0.0 and 1.0, got {label_smoothing}"
         )
     logits = real_floating(input, "cross_entropy")
     if not logits._array.ndim:
@@ -286,7 +296,8 @@ def cross_entropy(
     if category(check_tensor(target, "cross_entropy")._array.dtype) >= 2:
         if ignore_index >= 0:
             raise RuntimeError(
-                f"cross_entropy: a floating target takes no ignore_index, got {ignore_index}"
+                "cross_entropy: ignore_index is not supported for floating point target, got "
+                f"{ignore_index} for a {describe(target)}"
             )
         return _soft_cross_entropy(logits, target, weight, reduction, label_smoothing)
     classes, factors = check_classes("cross_entropy", logits, target, weight)

@@ -139,8 +139,8 @@ class Convolving(NamedTuple):
         reach = _reach(kernel, self.dilation)
         if any(need > have for need, have in zip(reach, padded, strict=True)):
             raise RuntimeError(
-                f"{where}: Kernel size can't be greater than the padded input, got {_by(reach)} "
-                f"for {_by(padded)}"
+                f"{where}: Calculated padded input size per channel: {_by(padded)}. Kernel size: "
+                f"{_by(reach)}. Kernel size can't be greater than actual input size"
             )
         return tuple(
             [(have - need) // step + 1 for have, need, step in
@@ -211,8 +211,8 @@ def unbatched_ndim(where: str, ndim: int, input: "Tensor") -> bool:
     given = check_tensor(input, where)._array.ndim
     if given not in (ndim + 1, ndim + 2):
         raise RuntimeError(
-            f"{where}: the input needs {ndim + 2} dimensions, or {ndim + 1} without a batch, "
-            f"got the shape {list(input._array.shape)}"
+            f"Expected {ndim + 1}D (unbatched) or {ndim + 2}D (batched) input to {where}, but got "
+            f"input of size: {list(input._array.shape)}"
         )
     return bool(given == ndim + 1)
 

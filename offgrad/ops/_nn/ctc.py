@@ -190,6 +190,8 @@ def ctc_loss(
     x = real_floating(log_probs, "ctc_loss")
     if x._array.ndim not in (2, 3):
         raise RuntimeError(f"ctc_loss: log_probs must be [T, N, C] or [T, C], got a {describe(x)}")
+    if not x._array.size:
+        raise RuntimeError(f"ctc_loss: log_probs tensor must not be empty, got a {describe(x)}")
     is_single = x._array.ndim == 2
     batch = x.unsqueeze(1) if is_single else x
     found = _targets(batch, targets, input_lengths, target_lengths, blank)

@@ -128,9 +128,14 @@ def cosine_embedding_loss(
     check_reduction(reduction, "cosine_embedding_loss")
     ndim = check_tensor(target, "cosine_embedding_loss")._array.ndim
     if ndim > 1 or input1._array.ndim != ndim + 1 or input2._array.ndim != ndim + 1:
+        problem = (
+            "0D or 1D target tensor expected"
+            if ndim > 1
+            else f"{ndim}D target tensor expects {ndim + 1}D input tensors"
+        )
         raise RuntimeError(
-            "cosine_embedding_loss: vectors [N, D] with targets [N], or [D] with [], are needed, "
-            f"got a {describe(input1)} with a {describe(target)}"
+            f"cosine_embedding_loss: {problem}: vectors [N, D] with targets [N], or [D] with [], "
+            f"got a {describe(input1)} and a {describe(input2)} with a {describe(target)}"
         )
     check_broadcastable("cosine_embedding_loss", input1, input2)
     # As in PyTorch an addition keeps the lengths above 0: a limit would change the gradient.
@@ -235,8 +240,8 @@ def multi_margin_loss(
     index = target.reshape(-1, 1)
     if index._array.shape[0] != scores._array.shape[0]:
         raise RuntimeError(
-            f"multi_margin_loss: a class for each row is needed, got a {describe(target)} for a "
-            f"{describe(input)}"
+            "multi_margin_loss: target tensor should be 1-D with size equal to the number of "
+            f"rows, got a {describe(target)} for a {describe(input)}"
         )
     shortfall = scores - scores.gather(1, index) + margin
     shortfall = shortfall.masked_fill(~(shortfall > 0), 0) ** p  # NaN falls short of nothing

@@ -28,7 +28,7 @@ _SATURATION = 1.7580993408473766
 
 def _check_probability(p: float) -> None:
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout probability has to be in [0, 1], got {p}")
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
 
 
 def _channels_of(x: "Tensor") -> "Tensor":

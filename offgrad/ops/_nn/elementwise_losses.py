@@ -60,12 +60,17 @@ def _broadcast(input: "Tensor", target: "Tensor", where: str) -> "tuple[Tensor, 
     if a._array.shape == b._array.shape:
         return a, b
     warn_program(
-        f"{where}: input and target are broadcast, which is rarely meant: got a {describe(input)} "
-        f"and a {describe(target)}"
+        f"{where}: Using a target size ({_size(b)}) that is different to the input size "
+        f"({_size(a)}): they are broadcast, which is rarely meant. Please ensure they have the "
+        "same size"
     )
     check_broadcastable(where, a, b)
     a, b = broadcast_tensors(a, b)
     return a, b
+
+
+def _size(tensor: "Tensor") -> str:
+    return f"torch.Size({list(tensor._array.shape)})"
 
 
 def _pair(
@@ -186,14 +191,15 @@ def binary_cross_entropy(
     number = check_reduction(reduction, "binary_cross_entropy")
     if check_tensor(target, "binary_cross_entropy")._array.shape != x._array.shape:
         raise ValueError(
-            "binary_cross_entropy: input and target must have the same shape, got a "
-            f"{describe(x)} and a {describe(target)}"
+            f"binary_cross_entropy: Using a target size ({_size(target)}) that is different to the "
+            f"input size ({_size(x)}). Please ensure they have the same size, as by reshape"
         )
     if target._array.dtype != x._array.dtype:
         raise shape_error("binary_cross_entropy", "dtypes must be equal", x, target)
     if not kernels.are_probabilities(x._array):
         raise RuntimeError(
-            f"binary_cross_entropy: probabilities must be from 0 to 1, got a {describe(x)} outside"
+            "binary_cross_entropy: all elements of input should be between 0 and 1, got a "
+            f"{describe(x)} with others; pass logits to binary_cross_entropy_with_logits"
         )
     if weight is None:
         return BinaryCrossEntropy.apply(x, target, reduction=number)
@@ -226,8 +232,7 @@ def binary_cross_entropy_with_logits(
     x = real_floating(input, name)
     if check_tensor(target, name)._array.shape != x._array.shape:
         raise ValueError(
-            f"{name}: input and target must have the same shape, got a {describe(x)} and a "
-            f"{describe(target)}"
+            f"{name}: Target size ({_size(target)}) must be the same as input size ({_size(x)})"
         )
     if category(target._array.dtype) != 2:
         raise RuntimeError(
@@ -277,7 +282,8 @@ def kl_div(
         safe = where(target == 0, target.new_ones(()), target)
         losses = target * log(safe) - target * input
     if reduction == "batchmean":
-        mean: Tensor = losses.sum() / input._array.shape[0]
+        batch = input._array.shape[0] if input._array.ndim else 1
+        mean: Tensor = losses.sum() / batch
         return mean
     return reduce(losses, reduction)
 
@@ -316,6 +322,12 @@ def poisson_nll_loss(
     return reduce(losses, reduction)
 
 
+def _has_a_one_of(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Return whether shapes are equal but for one size, which is 1 in the first."""
+    differ = [a for a, b in zip(shape, whole, strict=False) if a != b]
+    return len(shape) == len(whole) and differ == [1]
+
+
 def gaussian_nll_loss(
     input: "Tensor",
     target: "Tensor",
@@ -330,7 +342,7 @@ def gaussian_nll_loss(
         input: the means.
         target: the observations.
         var: the variances, of the shape of `input`, without its last dimension, or with size 1
-            there.
+            in one of them.
         full: add the constant.
         eps: the lower limit of variances; the gradient ignores it.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -345,13 +357,16 @@ def gaussian_nll_loss(
     if var._array.shape != shape:
         if var._array.shape == shape[:-1]:
             var = var.unsqueeze(-1)
-        elif var._array.shape[:-1] != shape[:-1] or var._array.shape[-1:] != (1,):
+        elif not _has_a_one_of(var._array.shape, shape):
             raise ValueError(
-                "gaussian_nll_loss: variances must fit the means, got a "
+                "gaussian_nll_loss: var is of incorrect size: it must fit the means, got a "
                 f"{describe(var)} for a {describe(input)}"
             )
     if compare(np.less, var._array, 0).any():
-        raise ValueError("gaussian_nll_loss: variances must not be negative")
+        raise ValueError(
+            "gaussian_nll_loss: var has negative entry/entries; pass variances, such as exp() of "
+            "what a model returns"
+        )
     # The limit changes values, not gradients.
     increase = np.maximum(var._array, eps) - var._array
     var = var + wrap(increase.astype(var._array.dtype))

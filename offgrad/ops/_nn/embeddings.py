@@ -102,7 +102,7 @@ def _frequencies(index: Array) -> Array:
     return counts[inverse].reshape(index.shape)
 
 
-def _check(weight: "Tensor", indices: "Tensor", name: str) -> None:
+def _check(weight: "Tensor", indices: "Tensor", name: str, *, of_bags: bool = False) -> None:
     index = indices._array
     if index.dtype.kind not in "iu":
         raise RuntimeError(f"{name}: indices must be integers, got a {describe(indices)}")
@@ -110,6 +110,11 @@ def _check(weight: "Tensor", indices: "Tensor", name: str) -> None:
         raise shape_error(name, "'weight' must be 2-D", weight)
     rows = weight._array.shape[0]
     if not kernels.are_within(index, 0, rows):
+        if of_bags:
+            raise RuntimeError(
+                f"{name}: Expected idx >= 0 && idx < num_embeddings, the {rows} rows of weight, "
+                f"got indices from {index.min()} to {index.max()}"
+            )
         raise IndexError(
             f"{name}: index out of range in self: indices must be from 0 to {rows - 1}, the rows "
             f"of weight, got {index.min()} to {index.max()}"
@@ -197,12 +202,11 @@ def embedding_bag(
         padding_idx: a row that does not count; -1 for none.
 
     Raises:
-        IndexError: if an index is out of range.
-        RuntimeError: if dtypes, shapes or offsets do not fit.
+        RuntimeError: if an index is out of range, or dtypes, shapes or offsets do not fit.
     """
     if sparse and mode == 2:
-        raise RuntimeError("embedding_bag: sparse=True is for the modes 'sum' and 'mean'")
-    _check(weight, indices, "embedding_bag")
+        raise RuntimeError("embedding_bag: max mode does not support sparse weights")
+    _check(weight, indices, "embedding_bag", of_bags=True)
     starts, count = offsets._array, indices._array.size
     if starts.ndim != 1 or starts.dtype.kind not in "iu":
         raise RuntimeError(

@@ -42,6 +42,11 @@ def _sizes(
         if output_ratio is None:
             raise ValueError(f"{where} needs output_size or output_ratio")
         ratios = output_ratio if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * ndim
+        if len(ratios) != ndim:
+            raise ValueError(
+                f"{where} requires output_ratio to either be a single Int or tuple of Ints, one "
+                f"ratio or {ndim}, got {output_ratio}"
+            )
         output_size = tuple(int(size * ratio) for size, ratio in zip(spatial, ratios, strict=True))
     sizes = sizes_of(output_size, ndim, where, "output_size")
     for size, count, window in zip(spatial, sizes, kernel, strict=True):
@@ -66,6 +71,8 @@ def _fractional_max_pool(
     if samples is None:
         samples = rand(*batch, ndim, dtype=x._array.dtype)
     numbers = check_tensor(samples, where)._array
+    if numbers.ndim == 2 and len(lead) == 1:
+        numbers = numbers[None]
     if numbers.shape != (*batch, ndim):
         raise RuntimeError(
             f"{where}: _random_samples must have the shape {[*batch, ndim]}, got a "

@@ -12,7 +12,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.derivatives import differentiate
-from offgrad.ops._core.dtypes import real_floating, shape_error
+from offgrad.ops._core.dtypes import category, check_tensor, real_floating, shape_error
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._nn.interpolation import cubic_weights
 
@@ -119,12 +119,13 @@ def grid_sample(
     """
     if mode not in MODES:
         raise ValueError(
-            f"grid_sample: mode must be 'bilinear', 'nearest' or 'bicubic', got {mode!r}"
+            "grid_sample: expected mode to be 'bilinear', 'nearest' or 'bicubic', but got: "
+            f"{mode!r}"
         )
     if padding_mode not in PADDINGS:
         raise ValueError(
-            "grid_sample: padding_mode must be 'zeros', 'border' or 'reflection', got "
-            f"{padding_mode!r}"
+            "grid_sample: expected padding_mode to be 'zeros', 'border', or 'reflection', but "
+            f"got: {padding_mode!r}"
         )
     if align_corners is None:
         warnings.warn(
@@ -203,7 +204,7 @@ def _checked(input: "Tensor", grid: "Tensor", mode: str) -> "tuple[Tensor, Tenso
         )  # fmt: skip
     if len(x._array) != len(places._array):
         raise shape_error(
-            "grid_sampler()", "the input and the grid must have the same batch size", x, places
+            "grid_sampler()", "expected grid and input to have same batch size", x, places
         )
     if places._array.shape[-1] != ndim:
         raise RuntimeError(
@@ -211,9 +212,14 @@ def _checked(input: "Tensor", grid: "Tensor", mode: str) -> "tuple[Tensor, Tenso
             f"{describe(places)}"
         )
     if 0 in x._array.shape[2:]:
-        raise RuntimeError(f"grid_sample: the input has no pixels, got a {describe(x)}")
+        raise RuntimeError(
+            "grid_sampler(): expected input to have non-empty spatial dimensions, got a "
+            f"{describe(x)}"
+        )
     if mode == "bicubic" and ndim == 3:
-        raise RuntimeError("grid_sampler(): mode='bicubic' needs a 4D input")
+        raise RuntimeError(
+            f"grid_sampler(): bicubic interpolation only supports 4D input, got a {describe(x)}"
+        )
     return x, places
 
 
@@ -317,16 +323,22 @@ def affine_grid(
             UserWarning,
             stacklevel=2,
         )
+    if category(check_tensor(theta, "affine_grid")._array.dtype) < 2:
+        raise ValueError(
+            f"affine_grid: Expected theta to have floating point type, got a {describe(theta)}; "
+            "convert with .float()"
+        )
     matrices = real_floating(theta, "affine_grid")
     ndim = len(size) - 2
     if ndim not in (2, 3):
         raise NotImplementedError(
-            f"affine_grid: size must be [N, C, H, W] or [N, C, D, H, W], got {list(size)}"
+            "affine_grid only supports 4D and 5D sizes, [N, C, H, W] or [N, C, D, H, W], got "
+            f"{list(size)}"
         )
     if matrices._array.shape[1:] != (ndim, ndim + 1) or matrices._array.ndim != 3:
         raise ValueError(
-            f"affine_grid: theta must be [N, {ndim}, {ndim + 1}] for size {list(size)}, got a "
-            f"{describe(matrices)}"
+            f"affine_grid: Expected a batch of {ndim}D affine matrices of shape "
+            f"Nx{ndim}x{ndim + 1} for size {list(size)}, got a {describe(matrices)}"
         )
     if min(size) <= 0:
         raise ValueError(f"affine_grid: all sizes must be positive, got {list(size)}")

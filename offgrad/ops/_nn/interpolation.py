@@ -259,7 +259,11 @@ def _sizes_and_factors(
             raise ValueError("recompute_scale_factor=True goes with scale_factor, not with size")
         if isinstance(size, (tuple, list)):
             _check_count(x, ndim, size, "output size")
+            if any(isinstance(each, float) for each in size):
+                _refuse_size(size)
             return integers(size, "interpolate", "size"), (None,) * ndim
+        if isinstance(size, float):
+            _refuse_size(size)
         return (integer(size, "interpolate", "size"),) * ndim, (None,) * ndim
     if isinstance(scale_factor, (tuple, list)):
         _check_count(x, ndim, scale_factor, "scale_factor")
@@ -270,6 +274,13 @@ def _sizes_and_factors(
         factors = (float(scale_factor),) * ndim
     sizes = tuple(floor(old * factor) for old, factor in zip(spatial, factors, strict=True))
     return sizes, (None,) * ndim if recompute else factors
+
+
+def _refuse_size(size: Any) -> None:
+    raise TypeError(
+        f"interpolate: expected size to be one of int or a tuple of ints, got {size}; a factor "
+        "is scale_factor="
+    )
 
 
 def _check_count(x: "Tensor", ndim: int, given: Any, name: str) -> None:

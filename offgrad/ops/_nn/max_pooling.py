@@ -16,6 +16,7 @@ from offgrad.ops._nn.padding import constant_pad_nd
 from offgrad.ops._nn.windows import (
     INTEGERS,
     adaptive,
+    check_adaptive,
     check_input,
     output_sizes,
     sizes_of,
@@ -272,7 +273,7 @@ def adaptive_sizes(x: "Tensor", ndim: int, output_size: Any, where: str) -> tupl
 
 def _adaptive_max_pool(ndim: int, input: "Tensor", output_size: Any, return_indices: bool) -> Any:
     where = f"adaptive_max_pool{ndim}d"
-    x = check_input(input, ndim, where)
+    x = check_adaptive(input, ndim, output_size, where)
     sizes = adaptive_sizes(x, ndim, output_size, where)
     pairs = zip(x._array.shape[-ndim:], sizes, strict=True)
     windows = tuple(adaptive(size, count) for size, count in pairs)

@@ -302,17 +302,18 @@ def check_dims(
     kind = "unbatched (2-D)" if dims == 2 else "batched (3-D)"
     if key.dim() != dims or value.dim() != dims:
         raise AssertionError(
-            f"with a {kind} query, key and value need {dims} dimensions, got "
-            f"{key.dim()} and {value.dim()}"
+            f"for {kind} `query`, expected `key` and `value` to be {dims}-D but found "
+            f"{key.dim()}-D and {value.dim()}-D tensors respectively"
         )
     if key_padding_mask is not None and key_padding_mask.dim() != dims - 1:
         raise AssertionError(
-            f"with a {kind} query, key_padding_mask needs {dims - 1} dimensions, got "
-            f"{key_padding_mask.dim()}"
+            f"for {kind} `query`, expected `key_padding_mask` to be `None` or {dims - 1}-D but "
+            f"found {key_padding_mask.dim()}-D tensor instead"
         )
     if attn_mask is not None and attn_mask.dim() not in (2, 3):
         raise AssertionError(
-            f"with a {kind} query, attn_mask needs 2 or 3 dimensions, got {attn_mask.dim()}"
+            f"for {kind} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but found "
+            f"{attn_mask.dim()}-D tensor instead"
         )
     for mask, name in ((attn_mask, "attn_mask"), (key_padding_mask, "key_padding_mask")):
         if mask is not None and category(mask._array.dtype) not in (0, 2):
@@ -328,7 +329,10 @@ def check_dims(
     if attn_mask is not None:
         expected = (rows, keys) if attn_mask.dim() == 2 else (batch * num_heads, rows, keys)
         if attn_mask._array.shape != expected:
-            raise RuntimeError(f"attn_mask must have the shape {expected}, got {attn_mask.shape}")
+            kind_of_error = AssertionError if dims == 2 and attn_mask.dim() == 3 else RuntimeError
+            raise kind_of_error(
+                f"Expected `attn_mask` shape to be {expected}, got {list(attn_mask._array.shape)}"
+            )
     if key_padding_mask is not None:
         for at, size in enumerate((keys,) if dims == 2 else (batch, keys)):
             if key_padding_mask._array.shape[at] != size:

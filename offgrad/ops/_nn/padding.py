@@ -143,15 +143,17 @@ def pad(
     shape = x._array.shape
     if not 1 <= count <= 3 or len(shape) not in (count + 1, count + 2):
         raise NotImplementedError(
-            f"pad: the mode {mode!r} pads the last 1 to 3 dimensions of a tensor with one or two "
-            f"more, got {len(given)} numbers for a {describe(x)}"
+            f"pad: Padding size {len(given)} is not supported for {len(shape)}D input tensor. "
+            f"Supported combinations for non-constant padding: 2 numbers for each of the last 1 to "
+            f"3 dimensions of a tensor with one or two more, got a {describe(x)}"
         )
     if mode != "circular" and x._array.dtype == np.bool_:
         raise NotImplementedError(f"pad: the mode {mode!r} is not implemented for bool")
     pairs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)][::-1]
     if 0 in shape[-count - 1 :]:
         raise RuntimeError(
-            f"pad: only the first of {count + 2} sizes may be 0, got a {describe(x)}"
+            f"pad: Expected {count + 1}D or {count + 2}D (batch mode) tensor with possibly 0 batch "
+            f"size and other non-zero dimensions for input, got a {describe(x)}"
         )
     for size, each in zip(shape[-count:], pairs, strict=True):
         _check_pair(x, mode, size, each)
@@ -167,8 +169,8 @@ def _check_pair(x: "Tensor", mode: str, size: int, pair: tuple[int, int]) -> Non
     largest = max(pair)
     if mode == "reflect" and largest >= size:
         raise RuntimeError(
-            "pad: reflected padding must be less than the size of its dimension, got "
-            f"{pair} for the size {size} of a {describe(x)}"
+            "pad: Padding size should be less than the corresponding input dimension to reflect, "
+            f"got {pair} for the size {size} of a {describe(x)}"
         )
     if mode == "circular" and largest > size:
         raise RuntimeError(

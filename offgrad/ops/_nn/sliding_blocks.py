@@ -87,8 +87,9 @@ def unfold(
     places = _places(space, kernel, steps)
     if min(places) < 1:
         raise RuntimeError(
-            f"unfold: blocks of kernel_size={kernel} and dilation={steps.dilation} must fit into "
-            f"the spatial size {space} with padding={steps.padding}, but {places} blocks do"
+            f"unfold: with spatial size {space}, kernel_size={kernel}, dilation={steps.dilation} "
+            f"and padding={steps.padding}, calculated shape of the array of sliding blocks as "
+            f"{places}, but at least one block must fit in each dimension"
         )
     if x._array.ndim == 3:
         return Im2Col.apply(x.unsqueeze(0), kernel=kernel, places=places, steps=steps).squeeze(0)
@@ -125,14 +126,15 @@ def fold(
     places, (rows, given) = _places(size, kernel, steps), x._array.shape[-2:]
     if rows % prod(kernel):
         raise RuntimeError(
-            f"fold: the product of kernel_size={kernel} must divide the input's size in dimension "
-            f"-2, got {rows}"
+            "fold: Expected size of input's dimension -2 to be divisible by the product of "
+            f"kernel_size={kernel}, got {rows}"
         )
     if min(places) < 1 or prod(places) != given:
         raise RuntimeError(
-            f"fold: output_size={size} with kernel_size={kernel}, dilation={steps.dilation}, "
-            f"padding={steps.padding} and stride={steps.stride} has {places[0]} * {places[1]} "
-            f"blocks, but the input's last dimension has {given}"
+            f"fold: with output_size={size}, kernel_size={kernel}, dilation={steps.dilation}, "
+            f"padding={steps.padding} and stride={steps.stride}, expected size of input's last "
+            f"dimension to match the calculated number of sliding blocks {places[0]} * "
+            f"{places[1]} = {prod(places)}, got {given}"
         )
     parameters = {"size": size, "kernel": kernel, "places": places, "steps": steps}
     if x._array.ndim == 2:

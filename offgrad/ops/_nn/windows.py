@@ -50,8 +50,8 @@ def check_input(input: "Tensor", ndim: int, where: str, integers: tuple[Any, ...
     shape = x._array.shape
     if len(shape) not in (ndim + 1, ndim + 2) or 0 in shape[len(shape) - ndim - 1 :]:
         raise RuntimeError(
-            f"{where}: expected a {ndim + 1}D tensor, or a {ndim + 2}D (batch mode) tensor whose "
-            f"first size may be 0, got a {describe(x)}"
+            f"{where}: Expected {ndim + 1}D or {ndim + 2}D (batch mode) tensor with optional 0 dim "
+            f"batch size for input, non-empty otherwise, got a {describe(x)}"
         )
     if category(x._array.dtype) != 2 and x._array.dtype not in integers:
         raise NotImplementedError(
@@ -59,6 +59,22 @@ def check_input(input: "Tensor", ndim: int, where: str, integers: tuple[Any, ...
             ".float()"
         )
     return x
+
+
+def check_adaptive(input: "Tensor", ndim: int, output_size: Any, where: str) -> "Tensor":
+    """Return a tensor as `check_input` does, of which `output_size` windows are taken.
+
+    Raises:
+        ValueError: for sizes of a tensor that has not more dimensions than there are sizes.
+    """
+    if ndim > 1 and isinstance(output_size, (tuple, list)):
+        dims = check_tensor(input, where)._array.ndim
+        if dims <= len(output_size):
+            raise ValueError(
+                f"{where}: Input dimension should be at least {len(output_size) + 1} for "
+                f"output_size={output_size}, got a {describe(input)}"
+            )
+    return check_input(input, ndim, where)
 
 
 def window_sizes(
@@ -86,7 +102,7 @@ def window_sizes(
             raise RuntimeError(f"{where}: pad must not be negative, got {pad}")
         if 2 * pad > (size - 1) * gap + 1:
             raise RuntimeError(
-                f"{where}: pad must not exceed half the dilated kernel, got pad={pad}, "
+                f"{where}: pad should be at most half of effective kernel size, got pad={pad}, "
                 f"kernel_size={size} and dilation={gap}"
             )
     return kernel, steps, pads, gaps

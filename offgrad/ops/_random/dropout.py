@@ -39,7 +39,7 @@ def dropout(input: "Tensor", p: float = 0.5, train: bool = True) -> "Tensor":
         ValueError: if `p` is not from 0 to 1.
     """
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout probability has to be in [0, 1], got {p}")
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not train or p == 0.0:
         return input
     x = real_floating(input, "dropout")
