@@ -36,6 +36,11 @@ class RemovableHandle:
         self.__dict__.update(state)
         skip_ids(self.id)
 
+    @property
+    def hooks_dict_ref(self) -> Callable[[], dict[int, Any] | None]:
+        """A function that returns the dict of the hook, as PyTorch's weak reference does."""
+        return lambda: self._registries[0] if self._registries else None
+
     def remove(self) -> None:
         """Remove the hook."""
         for hooks in self._registries:

@@ -183,6 +183,9 @@ class _Rule(Constraint):
     def __repr__(self) -> str:
         return self._text
 
+    def __reduce__(self) -> str:
+        return next(name for name, each in globals().items() if each is self)
+
 
 class _Bounded(Constraint):
     """Numbers within bounds; a bound is a number or a tensor."""

@@ -9,7 +9,7 @@ import numpy as np
 from offgrad import ops
 from offgrad.autograd import grad_mode
 from offgrad.autograd.gradients import clear_grad
-from offgrad.autograd.tensor_base import is_differentiable, metadata
+from offgrad.autograd.tensor_base import TensorBase, is_differentiable, metadata
 from offgrad.nn.parameter import Parameter, is_lazy
 from offgrad.nn.traversal import TraversalMethods
 from offgrad.ops._core.device import check_device
@@ -112,8 +112,19 @@ class ConversionMethods(TraversalMethods):
             TypeError: for a dtype that is neither floating point nor complex.
         """
         unknown = kwargs.keys() - {"device", "dtype", "non_blocking", "memory_format", "tensor"}
+        if "copy" in unknown:
+            raise RuntimeError(
+                "Module.to() changes a module itself: .to() does not accept copy argument; call "
+                "copy.deepcopy() first"
+            )
         if unknown:
             raise TypeError(f"Module.to takes no argument {min(unknown)!r}")
+        second = args[1] if len(args) > 1 else None
+        if isinstance(second, TensorBase) or type(second) in (int, float):
+            raise TypeError(
+                "Module.to takes (device, dtype, non_blocking), (dtype, non_blocking) or (tensor), "
+                f"got {type(second).__name__} as its second argument"
+            )
         target = (*args, *[value for name, value in kwargs.items() if name == "tensor"])
         dtype, on_meta = ops.conversion(target, kwargs.get("device"), kwargs.get("dtype"))
         device = None if on_meta is None else "meta" if on_meta else "cpu"

@@ -129,9 +129,9 @@ class UninitializedTensorMixin:
     @property
     def shape(self) -> Any:
         raise RuntimeError(
-            "an uninitialized parameter or buffer has no shape yet; call its lazy module first, "
-            "with a batch of the right shape. Loading it into a module that has been called "
-            "fails, too"
+            "Can't access the shape of an uninitialized parameter or buffer, which has none yet; "
+            "call its lazy module first, with a batch of the right shape. Loading it into a "
+            "module that has been called fails, too"
         )
 
     @property
@@ -169,12 +169,12 @@ class UninitializedTensorMixin:
         """Become an uninitialised tensor of a shape.
 
         Args:
-            shape: of the tensor.
+            shape: of the tensor; an integer is that of a vector.
             device: by default the one given at construction.
             dtype: by default the one given at construction.
         """
         source = ops.empty(
-            tuple(shape),
+            shape if isinstance(shape, int) else tuple(shape),
             dtype=self._dtype if dtype is None else dtype,
             device=self._device if device is None else device,
         )
@@ -188,7 +188,10 @@ class UninitializedTensorMixin:
             before.place_alike(self, "parameters")
 
     def share_memory_(self) -> Any:
-        raise RuntimeError(f"an uninitialized {self._kind()} has no memory to share yet")
+        raise RuntimeError(
+            f"Can't share memory on an uninitialized {self._kind()}, which has none yet; call its "
+            "lazy module first"
+        )
 
     def __repr__(self, **_: Any) -> str:
         return f"<{type(self).__name__}>"

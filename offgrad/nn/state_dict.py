@@ -175,8 +175,8 @@ class StateMethods(HookMethods):
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
-                f"Expected state_dict to be dict-like, as state_dict() returns it, got "
-                f"{type(state_dict)}"
+                f"Expected state_dict to be dict-like, got {type(state_dict)}; pass what "
+                "state_dict() returned"
             )
         loading = _Loading(self, getattr(state_dict, "_metadata", None), assign)
         loading.load(self, state_dict, "")
@@ -217,8 +217,8 @@ class StateMethods(HookMethods):
             value = state_dict[prefix + name]
             if not isinstance(value, Tensor):
                 error_msgs.append(
-                    f'"{prefix}{name}" must be a tensor in the checkpoint, got '
-                    f"{type(value)}; make it a tensor"
+                    f'"{prefix}{name}": expected torch.Tensor or Tensor-like object from '
+                    f"checkpoint but received {type(value)}; make it a tensor"
                 )
                 continue
             if not is_lazy(tensor) and tensor.shape == () and value.shape == (1,):
@@ -235,8 +235,8 @@ class StateMethods(HookMethods):
                 self._assign(name, tensor, value)
             elif not is_lazy(tensor) and tensor.is_meta and not value.is_meta:
                 warnings.warn(
-                    f"for {prefix}{name}: copying into a parameter on the meta device does "
-                    "nothing; pass assign=True to put the checkpoint's tensor there",
+                    f"for {prefix}{name}: copying from a non-meta parameter in the checkpoint to a "
+                    "meta parameter does nothing; pass assign=True to put the checkpoint's there",
                     stacklevel=2,
                 )
             elif isinstance(state_dict, _ModuleState):

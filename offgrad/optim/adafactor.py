@@ -59,6 +59,12 @@ class Adafactor(Optimizer):
         }
         super().__init__(params, defaults)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for values in self.state.values():  # of old versions
+            if "step" in values and not isinstance(values["step"], Tensor):
+                values["step"] = new_count(float(values["step"]))
+
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
     ) -> None:

@@ -50,7 +50,8 @@ class Muon(Optimizer):
                 raise ValueError(f"{name} should be >= 0 but is: {value}")
         if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
             raise ValueError(
-                f"adjust_lr_fn must be 'original', 'match_rms_adamw' or None, got {adjust_lr_fn!r}"
+                f"Adjust learning rate function {adjust_lr_fn} is not supported: adjust_lr_fn must "
+                "be 'original', 'match_rms_adamw' or None"
             )
         defaults = {
             "lr": lr,
@@ -66,7 +67,10 @@ class Muon(Optimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 if param.ndim != 2:
-                    raise ValueError(f"Muon takes matrices, got a parameter of shape {param.shape}")
+                    raise ValueError(
+                        f"Muon only supports 2D parameters, got one of shape {list(param.shape)}; "
+                        "leave it to another optimizer"
+                    )
 
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]

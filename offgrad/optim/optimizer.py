@@ -75,8 +75,8 @@ class Optimizer(OptimizerHooks):
         self._make_hooks()
         if isinstance(params, TensorBase):
             raise TypeError(
-                f"params must be a list of tensors, or of dicts, got one {describe(params)}; put "
-                "it into a list"
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, "
+                f"got one {describe(params)}; put it into a list"
             )
         groups = list(params)
         if not groups:
@@ -105,10 +105,10 @@ class Optimizer(OptimizerHooks):
         params, names = _params_and_names(param_group["params"])
         for group in self.param_groups[:1]:
             if ("param_names" in group) != bool(names):
-                missing = "without names" if "param_names" in group else "with names"
+                kind = "without names" if "param_names" in group else "with names"
                 raise ValueError(
-                    "either all groups have names of parameters or none; this group is one "
-                    f"{missing}"
+                    "all optimizer param groups should be with/without names. cannot add param "
+                    f"group {kind} to the optimizer, whose first group is of the other kind"
                 )
         new_ids = self._checked_ids(params)
         named = {"param_names": names} if names else {}
@@ -141,13 +141,13 @@ class Optimizer(OptimizerHooks):
                 self._learn_params()  # the program may have removed it from its group
             if id(each) in self._known_ids:
                 raise ValueError(
-                    f"some parameters appear in more than a single group, got a {describe(each)} "
-                    "twice"
+                    "some parameters appear in more than one parameter group, got a "
+                    f"{describe(each)} twice"
                 )
             new_ids.add(id(each))
         if len(new_ids) < len(params):
             warnings.warn(
-                "a parameter group holds duplicate parameters: each step updates them as often",
+                "got a parameter group with duplicate parameters: each step updates them as often",
                 UserWarning,
                 stacklevel=4,
             )
@@ -322,7 +322,7 @@ class Optimizer(OptimizerHooks):
         expected = [len(group["params"]) for group in self.param_groups]
         if len(sizes) != len(expected):
             raise ValueError(
-                f"loaded state dict has a different count of groups: {len(sizes)}, not "
+                f"loaded state dict has a different number of parameter groups: {len(sizes)}, not "
                 f"{len(expected)}"
             )
         if sizes != expected:
@@ -388,7 +388,10 @@ def _params_and_names(params: Any) -> tuple[list[Any], list[str]]:
     if not any(are_pairs):
         return members, []
     if not all(are_pairs):
-        raise ValueError("either all parameters have a name or none; some of these lack one")
+        raise ValueError(
+            "all optimizer params should be with/without names. Some param names are missing: "
+            f"{are_pairs.count(False)} of {len(members)}"
+        )
     return [each[1] for each in members], [each[0] for each in members]
 
 

@@ -24,7 +24,7 @@ def check_options(**options: Any) -> None:
 def check_betas(betas: Any) -> None:
     """Raise ValueError for betas outside [0, 1)."""
     if isinstance(betas[0], TensorBase) != isinstance(betas[1], TensorBase):
-        raise ValueError("betas must be two floats or two tensors, got one of each")
+        raise ValueError("betas must be either both floats or both Tensors, got one of each")
     for index, beta in enumerate(betas):
         if not 0.0 <= number(beta) < 1.0:
             raise ValueError(
@@ -35,7 +35,10 @@ def check_betas(betas: Any) -> None:
 def check_tensor_lr(lr: Any, foreach: bool | None, capturable: bool) -> None:
     """Raise ValueError for a tensor `lr` with `foreach` alone, as PyTorch does."""
     if isinstance(lr, TensorBase) and foreach and not capturable:
-        raise ValueError("a tensor as lr needs foreach=False, or capturable=True")
+        raise ValueError(
+            "lr as a Tensor is not supported for capturable=False and foreach=True; pass a number, "
+            "or leave out foreach"
+        )
 
 
 def check_common(foreach: bool | None, differentiable: bool, fused: bool | None = None) -> None:

@@ -44,7 +44,7 @@ class SparseAdam(Optimizer):
         ]
         if found:
             raise ValueError(
-                f"SparseAdam takes dense parameters, got sparse ones at the indices {found}"
+                f"SparseAdam requires dense parameter tensors, got sparse ones at indices {found}"
             )
 
     def update_group(self, params: Any, group: dict[str, Any]) -> None:

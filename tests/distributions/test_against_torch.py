@@ -1,5 +1,6 @@
 """Densities, moments, shapes, texts, divergences and errors of distributions, beside torch's."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -546,3 +547,16 @@ def test_errors_of_matrices(case: Any) -> None:
     for m in (offgrad, torch):
         with pytest.raises(case[0]):
             case[1](m.distributions, m)
+
+
+def test_pickled_transforms() -> None:
+    transforms = offgrad.distributions.transforms
+    x = offgrad.ones(4)
+    for each in (
+        transforms.IndependentTransform(transforms.ExpTransform(), 1),
+        transforms.ReshapeTransform((4,), (2, 2)),
+        transforms.ComposeTransform([transforms.ExpTransform()]),
+    ):
+        copy = pickle.loads(pickle.dumps(each))
+        assert copy(x).equal(each(x))
+        assert repr(copy.domain) == repr(each.domain)

@@ -1,5 +1,7 @@
 """Containers: results, errors and texts are torch's."""
 
+from collections import OrderedDict
+
 import pytest
 
 import offgrad
@@ -164,3 +166,13 @@ def test_parameters_of_lists_train() -> None:
     weights = nn.ParameterList([offgrad.ones(2) for _ in range(2)])
     (weights[0] + weights[1]).sum().backward()
     assert [each.grad.tolist() for each in weights.parameters()] == [[1, 1], [1, 1]]  # type: ignore[union-attr]
+
+
+def test_a_dict_of_parameters_is_taken_in_sorted_order() -> None:
+    values = {"b": offgrad.ones(1), "a": offgrad.ones(1)}
+    found = offgrad.nn.ParameterDict()
+    found.update(values)
+    assert [*found] == ["a", "b"]
+    found = offgrad.nn.ParameterDict()
+    found.update(OrderedDict(values))
+    assert [*found] == ["b", "a"]

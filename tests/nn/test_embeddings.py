@@ -134,3 +134,7 @@ def test_normalized_into_a_tensor() -> None:
     x, out = offgrad.tensor([[3.0, 4.0]]), offgrad.empty(1, 2)
     assert F.normalize(x, out=out) is out
     assert out.allclose(offgrad.tensor([[0.6, 0.8]]))
+
+
+def test_text_of_a_sparse_one() -> None:
+    assert repr(nn.Embedding(4, 3, sparse=True)) == "Embedding(4, 3, sparse=True)"

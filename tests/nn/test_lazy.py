@@ -87,3 +87,9 @@ def test_a_lazy_network_trains() -> None:
     assert all(each.grad is not None for each in net.parameters())
     bound = 1 / 27**0.5
     assert 0 < net[0].weight.abs().max().item() <= bound
+
+
+def test_an_integer_is_the_shape_of_a_vector() -> None:
+    parameter = offgrad.nn.UninitializedParameter()
+    parameter.materialize(10)
+    assert parameter.shape == (10,)

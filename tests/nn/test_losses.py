@@ -313,3 +313,21 @@ def test_infinite_logits_have_pytorchs_losses_and_gradients(
         found.append((losses.tolist(), x.grad.tolist()))
     ours, theirs = found
     np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4,), (4, 1), (1, 3)])
+def test_variances_with_a_size_of_1(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+    given = [np.arange(1, 13, dtype="f").reshape(4, 3), np.ones((4, 3), "f")]
+    given.append(np.arange(1, 1 + np.prod(shape), dtype="f").reshape(shape))
+    mine, theirs = (
+        m.nn.functional.gaussian_nll_loss(*map(m.tensor, given), reduction="none")
+        for m in (offgrad, torch)
+    )
+    np.testing.assert_allclose(mine.numpy(), theirs.numpy(), 1e-6)
+
+
+def test_divergence_of_numbers() -> None:
+    x, y = offgrad.tensor(-1.0), offgrad.tensor(0.5)
+    found = nn.functional.kl_div(x, y, reduction="batchmean")
+    assert found.item() == nn.functional.kl_div(x, y, reduction="sum").item()

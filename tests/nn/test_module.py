@@ -128,7 +128,7 @@ def test_load_state_dict_changes_nothing_when_it_fails() -> None:
     assert net.first.bias.tolist() == [7] * 4
     arrays = {name: value.numpy() for name, value in state.items()}
     with pytest.raises(
-        RuntimeError, match=r"\"scale\" must be a tensor .* got <class 'numpy.ndarray'>"
+        RuntimeError, match=r"\"scale\": expected .* but received <class 'numpy.ndarray'>"
     ):
         net.load_state_dict(arrays)
 
@@ -288,3 +288,21 @@ def test_a_plain_attribute_may_become_a_module_or_a_parameter() -> None:
     assert late.layer is late._modules["layer"]
     assert [name for name, _ in late.named_parameters()] == ["scale", "layer.weight", "layer.bias"]
     assert not {"layer", "scale"} & set(vars(late))
+
+
+def test_a_class_may_register_buffers_without_an_option() -> None:
+    class Old(nn.Module):
+        def register_buffer(self, name: str, value: Any) -> None:  # type: ignore[override]
+            super().register_buffer(name, value)
+
+    module = Old()
+    module.bar = nn.Buffer(offgrad.ones(2))
+    assert [*dict(module.named_buffers())] == ["bar"]
+    with pytest.raises(RuntimeError, match="no argument persistent"):
+        module.baz = nn.Buffer(offgrad.ones(2), persistent=False)
+
+
+def test_a_handle_has_the_hooks() -> None:
+    module = nn.Linear(1, 1)
+    handle = module.register_forward_hook(print)
+    assert handle.hooks_dict_ref()[handle.id] is print

@@ -102,3 +102,14 @@ def test_error(text: str) -> None:
 def test_circular_padding_needs_elements_to_copy() -> None:
     with pytest.raises(RuntimeError, match="nothing to copy"):
         offgrad.nn.functional.pad(offgrad.ones(1, 1, 1), (-1, 1), "circular")
+
+
+@pytest.mark.parametrize("samples", [(2, 3), (1, 2, 3)])
+def test_random_places_of_an_input_without_a_batch(samples: tuple[int, ...]) -> None:
+    x = offgrad.arange(2 * 8**3).reshape(2, 8, 8, 8).float()
+    places = offgrad.rand(*samples)
+    pool = offgrad.nn.FractionalMaxPool3d(2, output_size=3, _random_samples=places)
+    batched = offgrad.nn.FractionalMaxPool3d(
+        2, output_size=3, _random_samples=places.reshape(1, 2, 3)
+    )
+    assert pool(x).equal(batched(x[None])[0])

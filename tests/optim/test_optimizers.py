@@ -165,3 +165,15 @@ def test_gradients_that_are_views(kind: Any, dtype: str) -> None:
     for each in (p, q):
         kind([each], lr=0.1).step()
     assert p.equal(q)
+
+
+def test_adafactor_loads_a_count_that_is_a_number() -> None:
+    param = offgrad.ones(2, requires_grad=True)
+    optimizer = offgrad.optim.Adafactor([param])
+    param.sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    state["state"][0]["step"] = 1.0
+    optimizer.load_state_dict(state)
+    optimizer.step()
+    assert optimizer.state[param]["step"].item() == 2

@@ -61,9 +61,8 @@ class BackwardHook:
         """Return the output, tensors as views from the node after the module."""
         if not isinstance(output, (TensorBase, tuple)):
             warnings.warn(
-                "backward hooks need a Tensor as the output, or several in a tuple, but "
-                f"{type(self._module).__name__} returned a {type(output).__name__}; its hooks "
-                "will not be called",
+                f"the output of {type(self._module).__name__} should be a Tensor or a tuple of "
+                f"Tensors, got a {type(output).__name__}: its backward hooks will not be called",
                 stacklevel=6,
             )
         outputs = output if isinstance(output, tuple) else (output,)
@@ -101,8 +100,8 @@ class BackwardHook:
             if result is None or (isinstance(result, tuple) and set(result) <= {None}):
                 continue
             raise RuntimeError(
-                "a full backward hook must return None where no input of the module requires "
-                f"grad, but one of {name} returned {result!r}"
+                "a full backward hook must return None for Modules where no input requires "
+                f"gradient, but one of {name} returned {result!r}"
             )
 
     def _after_inputs(self, grad_inputs: "tuple[Tensor | None, ...]", _: Any) -> Any:
@@ -159,7 +158,7 @@ def _checked_gradients(result: Any, count: int, hook: str) -> tuple[Any, ...]:
     given = (result,) if isinstance(result, TensorBase) else tuple(result)
     if len(given) != count:
         raise RuntimeError(
-            f"a {hook} must return as many gradients as it got, {count}, but one returned "
-            f"{len(given)}"
+            f"a {hook} returned an invalid number of gradients, got {len(given)}, but expected "
+            f"{count}: as many as it was called with"
         )
     return given

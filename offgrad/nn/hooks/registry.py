@@ -120,9 +120,9 @@ class Hooks:
         """
         if self.is_full_backward is not None and self.is_full_backward != full:
             raise RuntimeError(
-                "a module has either full backward hooks or those of register_backward_hook, but "
-                f"a {'full' if full else 'non-full'} one was added to the other kind; use "
-                "register_full_backward_hook for all"
+                "Cannot use both regular backward hooks and full backward hooks on a single "
+                f"Module, but a {'full' if full else 'non-full'} one was added to the other kind; "
+                "use register_full_backward_hook for all"
             )
         handle = self.add("backward", hook, prepend)
         self.is_full_backward = full

@@ -1,6 +1,7 @@
 """Module, the base of layers and models, with hooks around calls."""
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, TypeVar
 
 from offgrad._tensor.tensor import Tensor
@@ -113,8 +114,9 @@ class Module(StateMethods, ConversionMethods):
     def __setattr__(self, name: str, value: Any) -> None:
         registries = self.__dict__
         if "_parameters" not in registries:
-            if isinstance(value, (Parameter, Module)):
+            if isinstance(value, (Parameter, Module, Buffer)):
                 kind = "module" if isinstance(value, Module) else "parameters"
+                kind = kind if isinstance(value, (Parameter, Module)) else "buffer"
                 raise AttributeError(
                     f"cannot assign {kind} before Module.__init__() call: {type(self).__name__} "
                     f"set {name!r}; call super().__init__() first"
@@ -132,12 +134,26 @@ class Module(StateMethods, ConversionMethods):
         elif name in registries["_modules"]:
             self._set_entry("_modules", name, value)
         elif isinstance(value, TensorBase) and isinstance(value, Buffer):
-            registries.pop(name, None)
-            self.register_buffer(name, value, value.persistent)
+            self._assign_buffer(name, value)
         elif name in registries["_buffers"]:
             self._set_entry("_buffers", name, value)
         else:
             super().__setattr__(name, value)
+
+    def _assign_buffer(self, name: str, value: Any) -> None:
+        """Call `register_buffer`, which may be a subclass's that has no argument `persistent`."""
+        register: Any = self.register_buffer
+        if type(self).register_buffer is Module.register_buffer or (
+            "persistent" in signature(register).parameters
+        ):
+            register(name, value, value.persistent)
+        elif value.persistent:
+            register(name, value)
+        else:
+            raise RuntimeError(
+                f"{type(self).__name__} cannot register {name!r} as a non-persistent buffer: its "
+                "register_buffer() has no argument persistent; add one"
+            )
 
     def _forget(self, name: str, kept: str) -> None:
         """Drop what `name` was before, unless it is in the registry `kept`."""
@@ -150,10 +166,13 @@ class Module(StateMethods, ConversionMethods):
     def _set_entry(self, registry: str, name: str, value: Any) -> None:
         kind, expected = _ENTRIES[registry]
         if value is not None and not isinstance(value, expected):
+            given: Any = value
+            title = given.type() if isinstance(value, TensorBase) else type(value).__name__
+            verb = "as" if name in self.__dict__[registry] else "object to"
             raise TypeError(
-                f"cannot assign {type(value).__name__!r} object to {kind} {name!r} of "
-                f"{type(self).__name__} (torch {expected.__name__.removesuffix('Base')} or None "
-                "required); to set another kind of attribute, delete it first"
+                f"cannot assign {title!r} {verb} {kind} {name!r} of {type(self).__name__} (torch "
+                f"{expected.__name__.removesuffix('Base')} or None required); to set another kind "
+                "of attribute, delete it first"
             )
         if value is not None or registry != "_parameters":
             value = call_registration_hooks(registry[1:-1], self, name, value)

@@ -1,6 +1,7 @@
 """Lists and dicts of parameters."""
 
 import operator
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from typing import Any, NoReturn, Self, overload
 
@@ -210,8 +211,15 @@ class ParameterDict(Module):
         return (self[key] for key in self._keys)
 
     def update(self, parameters: Any) -> None:
-        """Add the values of a mapping, or of pairs of keys and values."""
-        for key, value in as_pairs(parameters, "ParameterDict"):
+        """Add the values of a mapping, or of pairs of keys and values.
+
+        A mapping that is neither an OrderedDict nor a ParameterDict is taken in the order of its
+        sorted keys, as in PyTorch.
+        """
+        pairs = as_pairs(parameters, "ParameterDict")
+        if isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict):
+            pairs = sorted(pairs)
+        for key, value in pairs:
             self[key] = value
 
     def extra_repr(self) -> str:

@@ -113,7 +113,7 @@ class Embedding(_Table):
         text = f"{self.num_embeddings}, {self.embedding_dim}"
         if self.padding_idx is not None:
             text += f", padding_idx={self.padding_idx}"
-        return text + _norm_options(self)
+        return text + _norm_options(self) + (", sparse=True" if self.sparse else "")
 
     @classmethod
     def from_pretrained(

@@ -48,7 +48,9 @@ class SpectralNorm:
         self, name: str = "weight", n_power_iterations: int = 1, dim: int = 0, eps: float = 1e-12
     ) -> None:
         if n_power_iterations <= 0:
-            raise ValueError(f"n_power_iterations must be positive, got {n_power_iterations}")
+            raise ValueError(
+                f"Expected n_power_iterations to be positive, got {n_power_iterations}"
+            )
         self.name = name
         self.dim = dim
         self.n_power_iterations = n_power_iterations
@@ -91,15 +93,18 @@ class SpectralNorm:
         """Replace a parameter by ``NAME_orig`` and the vectors, and register the hook."""
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm) and hook.name == name:
-                raise RuntimeError(f"parameter {name!r} has a spectral_norm already")
+                raise RuntimeError(
+                    f"Cannot register two spectral_norm hooks on the same parameter {name!r}; call "
+                    "remove_spectral_norm first"
+                )
         own = SpectralNorm(name, n_power_iterations, dim, eps)
         weight = module._parameters[name]
         if weight is None:
             raise ValueError(f"spectral_norm needs a parameter, but {name!r} is None")
         if is_lazy(weight):
             raise ValueError(
-                "spectral_norm needs a weight with a shape, but this one is uninitialized; call "
-                "the lazy module first, with a batch of the right shape"
+                "the module passed to spectral_norm can't have uninitialized parameters, got "
+                f"{name}; call the lazy module first, with a batch of the right shape"
             )
         with grad_mode.no_grad():
             height, width = as_matrix(weight, dim).size()

@@ -28,13 +28,16 @@ class WeightNorm:
         """Replace a parameter by its magnitude and direction, and register the hook."""
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, WeightNorm) and hook.name == name:
-                raise RuntimeError(f"parameter {name!r} has a weight_norm already")
+                raise RuntimeError(
+                    f"Cannot register two weight_norm hooks on the same parameter {name!r}; call "
+                    "remove_weight_norm first"
+                )
         own = WeightNorm(name, dim)
         weight = getattr(module, name)
         if is_lazy(weight):
             raise ValueError(
-                "weight_norm needs a weight with a shape, but this one is uninitialized; call the "
-                "lazy module first, with a batch of the right shape"
+                "the module passed to weight_norm can't have uninitialized parameters, got "
+                f"{name}; call the lazy module first, with a batch of the right shape"
             )
         del module._parameters[name]
         magnitude = ops.norm_except_dim(weight.detach(), 2, own.dim)

@@ -46,9 +46,9 @@ def get_total_norm(
     total = _norm(each, norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise RuntimeError(
-            f"the total norm of order {norm_type} of the gradients is non-finite, so "
-            "nothing can be clipped; find the operation that gave NaN or infinity, for example by "
-            "detect_anomaly(), or pass error_if_nonfinite=False to clip anyway"
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite; "
+            "find the operation that gave NaN or infinity, for example by detect_anomaly(), or "
+            "pass error_if_nonfinite=False to clip anyway"
         )
     return total
 

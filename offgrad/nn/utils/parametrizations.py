@@ -80,7 +80,9 @@ class _SpectralNorm(Module):
                 f"{weight.ndim} dimensions, got {dim}"
             )
         if n_power_iterations <= 0:
-            raise ValueError(f"n_power_iterations must be positive, got {n_power_iterations}")
+            raise ValueError(
+                f"Expected n_power_iterations to be positive, got {n_power_iterations}"
+            )
         self.dim = dim % weight.ndim
         self.eps = eps
         if weight.ndim > 1:
@@ -234,7 +236,9 @@ def orthogonal(
     """
     weight = _tensor_of(module, name)
     if weight.ndim < 2:
-        raise ValueError(f"orthogonal takes matrices, got a tensor of {weight.ndim} dimensions")
+        raise ValueError(
+            f"Expected a matrix or batch of matrices, got a tensor of {weight.ndim} dimensions"
+        )
     if orthogonal_map is None:
         is_square = weight.shape[-2] == weight.shape[-1]
         orthogonal_map = "matrix_exp" if is_square or weight.is_complex() else "householder"

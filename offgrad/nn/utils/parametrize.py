@@ -79,14 +79,14 @@ class ParametrizationList(ModuleList):
         self.is_tensor = isinstance(new, TensorBase)
         if not self.is_tensor and not isinstance(new, (list, tuple)):
             raise ValueError(
-                "right_inverse must return one tensor, or several in a list, got "
+                "right_inverse must return a Tensor or a Sequence of tensors, got "
                 f"{type(new).__name__}"
             )
         self.ntensors = 1 if self.is_tensor else len(new)
         if self.is_tensor:
             if not unsafe and new._array.dtype != dtype:
                 raise ValueError(
-                    "right_inverse must return the tensor's dtype, got "
+                    "where right_inverse outputs one tensor, it may not change the dtype, got "
                     f"{new._array.dtype} for {dtype}; pass unsafe=True to allow it"
                 )
             if new is not original:
@@ -145,8 +145,8 @@ def _like(original: Any, value: Any, number: int) -> Any:
     """Return `value` as a parameter if `original` is one."""
     if not isinstance(value, Tensor):
         raise ValueError(
-            "right_inverse must return one tensor, or several in a list, got a sequence whose "
-            f"element {number} is a {type(value).__name__}"
+            "right_inverse must return a Tensor or a Sequence of tensors, got element "
+            f"{number} of the sequence with type {type(value).__name__}"
         )
     if isinstance(original, Parameter):
         return Parameter(value, original.requires_grad)
@@ -163,15 +163,19 @@ def _register(module: Module, name: str, tensor: Any) -> None:
 def _check(result: Any, shape: Any, dtype: Any, after: str, before: str) -> None:
     """Raise unless a parametrization's result fits the tensor before."""
     if not isinstance(result, TensorBase):
-        raise ValueError(f"a parametrization returns a Tensor, got {type(result).__name__}")
+        raise ValueError(
+            f"A parametrization must return a tensor, got one that returns {type(result).__name__}"
+        )
     for what, old, new in (
         ("dtype", dtype, result._array.dtype),
         ("shape", shape, result._array.shape),
     ):
         if old != new:
+            problem = f"Registering a parametrization may not change the {what} of the tensor"
+            if after == "right_inverse":
+                problem = f"what right_inverse returns must have the same {what} as the tensor"
             raise ValueError(
-                f"the parametrization changes the {what}, which needs unsafe=True: "
-                f"{before} {what}: {old}, {after} {what}: {new}"
+                f"{problem}, unless unsafe=True: {before} {what}: {old}, {after} {what}: {new}"
             )
 
 
@@ -269,7 +273,7 @@ def _check_next(value: Tensor, parametrization: Module) -> None:
         inverse = parametrization.right_inverse(result)
         if not isinstance(inverse, TensorBase):
             raise ValueError(
-                f"right_inverse must return a Tensor here, got {type(inverse).__name__}"
+                f"right_inverse must return a tensor here, got {type(inverse).__name__}"
             )
         _check(inverse, shape, dtype, "right_inverse", "module.weight")
 
@@ -312,8 +316,8 @@ def remove_parametrizations(
         tensor = _like(parametrizations.original0, value, 0)
     else:
         raise ValueError(
-            "a tensor made of several ones has no single original to go back to; pass "
-            "leave_parametrized=True"
+            "leave_parametrized=False needs one original to go back to, but this tensor is made of "
+            f"{parametrizations.ntensors}; pass leave_parametrized=True"
         )
     delattr(type(module), tensor_name)
     del module.parametrizations[tensor_name]

@@ -39,7 +39,9 @@ def functional_call(
         for each in parameters_and_buffers:
             repeated = values.keys() & each.keys()
             if repeated:
-                raise ValueError(f"{sorted(repeated)} appear in several dicts, where one is needed")
+                raise ValueError(
+                    f"{sorted(repeated)} appear in multiple dictionaries, where one is needed"
+                )
             values.update(each)
     if kwargs is not None and not isinstance(kwargs, dict):
         raise TypeError(f"Expected kwargs to be a dict, but got {type(kwargs)}")
@@ -63,8 +65,8 @@ def _replaced(module: Module, values: Any, tie_weights: bool, strict: bool) -> I
         missing, unexpected = own.keys() - new.keys(), new.keys() - own.keys()
         if missing or unexpected:
             parts = [
-                f"{kind} key(s): {', '.join(sorted(names))}."
-                for kind, names in (("Missing", missing), ("Unexpected", unexpected))
+                f"{kind} key(s): {', '.join(map(repr, sorted(names)))}."
+                for kind, names in (("Unexpected", unexpected), ("Missing", missing))
                 if names
             ]
             raise RuntimeError("Error(s) in functional_call with strict=True: " + " ".join(parts))
@@ -107,7 +109,7 @@ def _with_tied(own: dict[str, Any], values: Any) -> dict[str, Any]:
         for other in names[id(own[name])] if name in own else ():
             if new.setdefault(other, value) is not value:
                 raise ValueError(
-                    f"functional_call got different values for {name!r} and {other!r}, which are "
-                    "one tensor in the module; pass one of them, or tie_weights=False"
+                    f"functional_call got multiple values for keys {sorted([name, other])}, which "
+                    "are one tensor in the module; pass one of them, or tie_weights=False"
                 )
     return new

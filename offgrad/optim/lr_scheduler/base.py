@@ -97,15 +97,17 @@ class LRScheduler:
         step = self.optimizer.step
         if not hasattr(step, "_wrapped_by_lr_sched"):
             warnings.warn(
-                "optimizer.step was replaced after the scheduler was made, so the scheduler cannot "
-                "see its calls: call it before lr_scheduler.step()",
+                "`optimizer.step()` has been overridden after the scheduler was made, so the "
+                "scheduler cannot see its calls: call it before `lr_scheduler.step()` (as PyTorch "
+                "explains at optim.html#how-to-adjust-learning-rate)",
                 UserWarning,
                 stacklevel=3,
             )
         elif not getattr(self.optimizer, "_opt_called", False):
             warnings.warn(
-                "Detected call of `lr_scheduler.step()` ahead of `optimizer.step()`: the first "
-                "rate of the schedule is skipped; call `optimizer.step()` first",
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`: the first rate "
+                "of the schedule is skipped; call `optimizer.step()` first (as PyTorch explains at "
+                "optim.html#how-to-adjust-learning-rate)",
                 UserWarning,
                 stacklevel=3,
             )
@@ -191,7 +193,7 @@ def per_group(value: Any, optimizer: Optimizer, name: str) -> list[Any]:
         return [value] * count
     if len(value) != count:
         raise ValueError(
-            f"{name} needs one value for each of {count} parameter groups, got {len(value)}"
+            f"{name} must have the same length as optimizer.param_groups, {count}, got {len(value)}"
         )
     return list(value)
 
