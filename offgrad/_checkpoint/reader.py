@@ -279,8 +279,9 @@ def open_file(file: Any) -> tuple[BinaryIO, str | None]:
     missing = [name for name in ("read", "seek", "tell") if not hasattr(file, name)]
     if missing:
         raise AttributeError(
-            f"load takes a path or an open file with read, seek and tell, got "
-            f"{type(file).__name__} without {missing[0]}; put its content into io.BytesIO"
+            "You can only torch.load from a file that is seekable: a path or an open file with "
+            f"read, seek and tell, got {type(file).__name__} without {missing[0]}; put its content "
+            "into io.BytesIO"
         )
     return file, None
 

@@ -16,6 +16,8 @@ from offgrad._refused import MARK
 from offgrad._tensor.tensor import Tensor
 
 _safe: dict[str, Any] = {}
+_BLOCKED = ("sys", "os", "posix", "nt")
+"""Modules of functions that act on the system."""
 
 _OF_CORRUPT_PICKLES = (
     AssertionError,
@@ -99,11 +101,14 @@ class WeightsOnlyUnpickler(_PythonUnpickler):  # type: ignore[misc]
             found = _safe[full]
         elif full in self._globals:
             found = self._globals[full]
+        elif module in _BLOCKED:
+            raise self._error(f"it refers to {full}, whose module {module} is blocked")
         else:
             raise self._error(
-                f"it refers to {full}, and only tensors and plain data are allowed. If you trust "
-                f"that class or function, allow it with add_safe_globals([{name}]), or for a "
-                f"block with safe_globals([{name}]), of offgrad.serialization"
+                f"it refers to {full}, which was not an allowed global by default: only tensors "
+                "and plain data are. If you trust that class or function, allow it with "
+                f"add_safe_globals([{name}]), or for a block with safe_globals([{name}]), of "
+                "offgrad.serialization"
             )
         if callable(found) and (not isinstance(found, type) or not issubclass(found, Tensor)):
             self._callables[id(found)] = found

@@ -90,6 +90,7 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
         super().__init__(file, protocol)
         self.storages: list[_StorageRef] = []
         self._by_memory: dict[Any, _StorageRef] = {}
+        self._types: dict[Any, str | None] = {}  # of storages
         package = offgrad_module()
         names = dtype_names().items()
         self._dtypes = {identity: _name(f"torch.{name}") for identity, name in names}
@@ -165,6 +166,12 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
             fits = not rest and not nbytes % dtype.itemsize and distance >= 0
             fits &= distance + _extent(spec) <= nbytes
             if fits and all(step >= 0 and not odd for step, odd in steps):
+                kind = self._types.setdefault(storage.uid, _TYPES.get(dtype.name))
+                if nbytes and kind != _TYPES.get(dtype.name):
+                    raise RuntimeError(
+                        "Cannot save multiple tensors or storages that view the same data as "
+                        f"different types, got {dtype.name} besides {kind}; save a clone() of one"
+                    )
                 ref = self._ref((storage.uid, dtype), dtype, nbytes, data)
         if ref is None:  # memory that PyTorch's strides cannot describe: a copy of its own
             spec = memory.copy(tensor._array)

@@ -37,7 +37,10 @@ class WithLogits(Distribution):
     @staticmethod
     def _check_one(probs: Any, logits: Any) -> None:
         if (probs is None) == (logits is None):
-            raise ValueError("give one of probs and logits")
+            given = "neither" if probs is None else "both"
+            raise ValueError(
+                f"Either `probs` or `logits` must be specified, but not both, got {given}"
+            )
 
     @property
     def _param(self) -> Tensor:

@@ -57,9 +57,9 @@ class Distribution:
             value = getattr(self, name)
             if not constraint.check(value).all():
                 raise ValueError(
-                    f"parameter {name} of {self!r} breaks the constraint {constraint!r}: got a "
-                    f"{type(value).__name__} of shape {tuple(value.shape)} with invalid values:"
-                    f"\n{value}"
+                    f"Expected parameter {name} ({type(value).__name__} of shape "
+                    f"{tuple(value.shape)}) of {self!r} to satisfy the constraint {constraint!r}, "
+                    f"got invalid values:\n{value}"
                 )
 
     @staticmethod
@@ -191,9 +191,8 @@ class Distribution:
             return
         if not support.check(value).all():
             raise ValueError(
-                f"value lies outside the support {support!r} of {self!r}: got a "
-                f"{type(value).__name__} of shape {tuple(value.shape)} with invalid values:"
-                f"\n{value}"
+                f"Expected value argument ({type(value).__name__} of shape {tuple(value.shape)}) "
+                f"to be within the support {support!r} of {self!r}, got invalid values:\n{value}"
             )
 
     def _checked(self, value: Tensor) -> Tensor:

@@ -144,22 +144,22 @@ class DataLoader(Generic[_T_co]):
         if context is not None:
             if self.num_workers <= 0:
                 raise ValueError(
-                    "multiprocessing_context is for worker processes, got "
-                    f"num_workers={self.num_workers}"
+                    "multiprocessing_context is for multi-process loading (num_workers > 0), but "
+                    f"got num_workers={self.num_workers}"
                 )
             if isinstance(context, str):
                 methods = multiprocessing.get_all_start_methods()
                 if context not in methods:
                     raise ValueError(
-                        "multiprocessing_context must be a start method of this system, one of "
+                        "multiprocessing_context option should specify a valid start method in "
                         f"{methods}, got {context!r}"
                     )
                 context = multiprocessing.get_context(context)
             # A module `multiprocessing` of the same functions would do as well.
             if not isinstance(context, BaseContext) and not hasattr(context, "Process"):
                 raise TypeError(
-                    "multiprocessing_context must be a context or the name of a start method, "
-                    f"got {context!r}"
+                    "multiprocessing_context option should be a valid context or the name of a "
+                    f"start method, got {context!r}"
                 )
         self.__multiprocessing_context = context
 
@@ -240,14 +240,15 @@ def _check_batches(
     batch_size: int | None, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> None:
     if sampler is not None and shuffle:
-        raise ValueError("DataLoader: sampler is mutually exclusive with shuffle; pass one of them")
+        raise ValueError("sampler option is mutually exclusive with shuffle; pass one of them")
     if batch_sampler is not None:
         if batch_size != 1 or shuffle or sampler is not None or drop_last:
             raise ValueError(
-                "batch_sampler decides about batches: leave out batch_size, shuffle, sampler and "
-                "drop_last (mutually exclusive)"
+                "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler and "
+                "drop_last: it decides about batches"
             )
     elif batch_size is None and drop_last:
         raise ValueError(
-            "batch_size=None makes no batches, so drop_last is mutually exclusive with it"
+            "batch_size=None option disables auto-batching and is mutually exclusive with "
+            "drop_last; leave one of them out"
         )

@@ -84,9 +84,12 @@ class StackDataset(Dataset[Any]):
 
     def __init__(self, *args: Dataset[Any], **kwargs: Dataset[Any]) -> None:
         if args and kwargs:
-            raise ValueError("StackDataset takes datasets by position or by name, not both")
+            raise ValueError(
+                "StackDataset: Supported either datasets by position or by name, got "
+                f"{len(args)} by position and {sorted(kwargs)} by name"
+            )
         if not args and not kwargs:
-            raise ValueError("StackDataset needs at least one dataset")
+            raise ValueError("StackDataset: At least one dataset should be passed")
         self.datasets: Any = args or kwargs
         lengths = [len(each) for each in self._all()]
         if len(set(lengths)) > 1:
@@ -112,8 +115,9 @@ class StackDataset(Dataset[Any]):
         for column in columns:
             if len(column) != len(indices):
                 raise ValueError(
-                    "__getitems__ must return one sample for each index, got "
-                    f"{len(column)} for {len(indices)}"
+                    "Nested dataset's output size mismatch. Expected "
+                    f"{len(indices)}, got {len(column)}: __getitems__ must return one sample for "
+                    "each index"
                 )
         return [self._joined(parts) for parts in zip(*columns, strict=True)]
 

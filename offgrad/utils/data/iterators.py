@@ -31,6 +31,16 @@ _END_SECONDS = 5.0
 _open_ends: "weakref.WeakSet[Connection[Any, Any]]" = weakref.WeakSet()
 
 
+def _part_of(loader: "DataLoader[Any]") -> str:
+    """Return what an iterable dataset that yields more than its length may lack."""
+    if not loader.num_workers:
+        return "Its len() must be the number of samples that it yields"
+    return (
+        "For multiprocessing data-loading, this means that each worker must yield its own part of "
+        "the samples: see get_worker_info()"
+    )
+
+
 class _BaseDataLoaderIter:
     """Base class: yields batches, and counts those of iterable datasets."""
 
@@ -71,9 +81,8 @@ class _BaseDataLoaderIter:
         length = self._known_length
         if length is not None and self._num_yielded > length:
             warnings.warn(
-                f"len() of the IterableDataset {self._loader.dataset} promised {length} batches, "
-                f"but it gave {self._num_yielded}. With workers, each must yield its own part of "
-                "the samples: see get_worker_info()",
+                f"Length of IterableDataset {self._loader.dataset} was reported to be {length}, "
+                f"but {self._num_yielded} samples have been fetched. {_part_of(self._loader)}",
                 stacklevel=3,
             )
 
