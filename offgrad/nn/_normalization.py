@@ -38,7 +38,8 @@ def batch_norm(
     size = input.shape
     if training and len(size) > 1 and size[0] * prod(size[2:]) == 1:
         raise ValueError(
-            f"Expected more than 1 value per channel in training, got input size {size}"
+            f"Expected more than 1 value per channel when training, got input size {size}; call "
+            "eval(), or pass more samples"
         )
     parameters = weight, bias, running_mean, running_var
     if eps <= 0 and (training or eps < 0):

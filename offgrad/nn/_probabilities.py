@@ -19,7 +19,8 @@ def _with_implicit_dim(operation: "Callable[..., Tensor]", does: str) -> "Callab
     ) -> "Tensor":
         if dim is None:
             warnings.warn(
-                f"{name} without dim guesses the dimension, which is deprecated: pass dim=",
+                f"Implicit dimension choice for {name} has been deprecated: pass dim=, here "
+                f"{0 if input.dim() in (0, 1, 3) else 1}",
                 UserWarning,
                 stacklevel=_stacklevel,
             )

@@ -79,8 +79,8 @@ def _calculate_fan_in_and_fan_out(tensor: _Tensor) -> tuple[int, int]:
     """Return the number of inputs of one output element and of outputs of one input element."""
     if tensor.ndim < 2:
         raise ValueError(
-            "fan in and fan out are those of a weight with 2 dimensions or more, got "
-            f"a {_describe(tensor)}"
+            "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions, got a "
+            f"{_describe(tensor)}"
         )
     receptive = _math.prod(tensor.shape[2:])
     return tensor.shape[1] * receptive, tensor.shape[0] * receptive
@@ -90,7 +90,7 @@ def _calculate_correct_fan(tensor: _Tensor, mode: str) -> int:
     """Return the fan that `mode` names."""
     lowered = mode.lower()
     if lowered not in ("fan_in", "fan_out"):
-        raise ValueError(f"mode must be 'fan_in' or 'fan_out', got {mode!r}")
+        raise ValueError(f"Mode {mode} not supported; use 'fan_in' or 'fan_out'")
     return _calculate_fan_in_and_fan_out(tensor)[lowered == "fan_out"]
 
 
@@ -125,8 +125,8 @@ def trunc_normal_(
     """
     if mean < a - 2 * std or mean > b + 2 * std:
         _warnings.warn(
-            "trunc_normal_: the mean lies more than 2 std outside of [a, b], so that values may be "
-            "distributed inexactly",
+            f"mean is more than 2 std from [a, b] in nn.init.trunc_normal_: {mean} from "
+            f"{[a, b]} with std {std}; values may be distributed inexactly",
             stacklevel=2,
         )
     low, high = (_math.erf((end - mean) / std / _math.sqrt(2)) for end in (a, b))
@@ -179,7 +179,9 @@ def dirac_(tensor: _Tensor, groups: int = 1) -> _Tensor:
         ValueError: if the shape does not fit.
     """
     if tensor.ndim not in (3, 4, 5):
-        raise ValueError(f"the tensor must have 3, 4 or 5 dimensions, got a {_describe(tensor)}")
+        raise ValueError(
+            f"Only tensors with 3, 4, or 5 dimensions are supported, got a {_describe(tensor)}"
+        )
     if tensor.shape[0] % groups:
         raise ValueError(f"dim 0 must be divisible by groups, got {tensor.shape[0]} and {groups}")
     if tensor.is_meta:
@@ -258,7 +260,9 @@ def orthogonal_(tensor: _Tensor, gain: float = 1, generator: _Generator | None =
         ValueError: for fewer than 2 dimensions.
     """
     if tensor.ndim < 2:
-        raise ValueError(f"the tensor must have 2 or more dimensions, got a {_describe(tensor)}")
+        raise ValueError(
+            f"Only tensors with 2 or more dimensions are supported, got a {_describe(tensor)}"
+        )
     if not tensor.numel():
         return tensor
     if tensor.is_meta:

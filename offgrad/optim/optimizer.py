@@ -130,7 +130,8 @@ class Optimizer(OptimizerHooks):
         for each in params:
             if not isinstance(each, TensorBase):
                 raise TypeError(
-                    f"an optimizer takes tensors, got among them a {type(each).__name__}"
+                    "optimizer can only optimize Tensors, but one of the params is "
+                    f"{type(each).__name__}"
                 )
             if each._grad_fn is not None and not self.defaults.get("differentiable"):
                 raise ValueError(
@@ -327,7 +328,8 @@ class Optimizer(OptimizerHooks):
             )
         if sizes != expected:
             raise ValueError(
-                f"a loaded group doesn't match the size of the optimizer's: {sizes}, not {expected}"
+                "loaded state dict contains a parameter group that doesn't match the size of "
+                f"optimizer's group: {sizes}, not {expected}"
             )
         params_by_index: dict[int, Tensor] = {}
         for group, loaded in zip(self.param_groups, groups, strict=True):

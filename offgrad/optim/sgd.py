@@ -50,8 +50,8 @@ class SGD(BatchedOptimizer):
         }
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(
-                f"Nesterov momentum requires a momentum above 0 and no dampening, got {momentum} "
-                f"and {dampening}"
+                "Nesterov momentum requires a momentum and zero dampening, got "
+                f"{momentum} and {dampening}"
             )
         super().__init__(params, defaults)
 

@@ -70,7 +70,7 @@ def test_in_place(name: str) -> None:
 def test_implicit_dimension(name: str, shape: tuple[int, ...]) -> None:
     x = offgrad.randn(*shape)
     layer = getattr(nn, name)
-    with pytest.warns(UserWarning, match="guesses the dimension") as caught:
+    with pytest.warns(UserWarning, match="Implicit dimension choice") as caught:
         y = layer()(x)
     assert caught[0].filename == __file__
     assert y.equal(layer(0 if len(shape) in (1, 3) else 1)(x))

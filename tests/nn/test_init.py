@@ -78,7 +78,7 @@ def test_gains_and_errors() -> None:
     assert init.calculate_gain("tanh") == pytest.approx(5 / 3)
     with pytest.raises(ValueError, match="swishy"):
         init.calculate_gain("swishy")
-    with pytest.raises(ValueError, match="fan in and fan out"):
+    with pytest.raises(ValueError, match="Fan in and fan out"):
         init.xavier_uniform_(offgrad.empty(3))
     with pytest.raises(ValueError, match="fan_in"):
         init.kaiming_normal_(offgrad.empty(3, 3), mode="sideways")

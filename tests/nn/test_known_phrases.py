@@ -262,11 +262,84 @@ ARGUMENTS: Programs = {
     "Initializing zero-element tensors is a no-op": lambda lib: lib.nn.Linear(0, 3),
 }
 
+CHECKS: Programs = {
+    "expected 2D or 3D input (got 4D input)": lambda lib: lib.nn.BatchNorm1d(3)(
+        lib.ones(1, 3, 2, 2)
+    ),
+    "expected at least 2D input (got 1D input)": lambda lib: lib.nn.SyncBatchNorm(3)(lib.ones(3)),
+    "expected 3D or 4D input (got 2D input)": lambda lib: lib.nn.InstanceNorm2d(3)(lib.ones(3, 3)),
+    "Expected more than 1 value per channel when training": lambda lib: lib.nn.BatchNorm1d(3)(
+        lib.ones(1, 3)
+    ),
+    "running_mean should contain": lambda lib: lib.nn.BatchNorm1d(3)(lib.ones(2, 4)),
+    "expected input with shape [*, 3]": lambda lib: lib.nn.LayerNorm(3)(lib.ones(2, 4)),
+    "must be divisible by num_groups (2)": lambda lib: lib.nn.GroupNorm(2, 3),
+    "to be divisible by num_groups": lambda lib: lib.nn.functional.group_norm(lib.ones(2, 3), 2),
+    "embed_dim must be divisible by num_heads": lambda lib: lib.nn.MultiheadAttention(5, 2),
+    "in_channels must be divisible by groups": lambda lib: lib.nn.Conv2d(3, 4, 1, groups=2),
+    "padding='same' is not supported for strided convolutions": lambda lib: lib.nn.Conv2d(
+        4, 3, 1, padding="same", stride=2
+    ),
+    "Expected input to be 2D or 3D": lambda lib: lib.nn.LSTM(3, 2)(lib.ones(1, 1, 1, 3)),
+    "For batched 3-D input, hx should also be 3-D but got": lambda lib: lib.nn.GRU(3, 2)(
+        lib.ones(1, 1, 3), lib.ones(1, 2)
+    ),
+    "For unbatched 2-D input, hx should also be 2-D but got": lambda lib: lib.nn.GRU(3, 2)(
+        lib.ones(1, 3), lib.ones(1, 1, 2)
+    ),
+    "Expected hidden[0] size": lambda lib: lib.nn.LSTM(3, 2)(
+        lib.ones(1, 1, 3), (lib.ones(2, 1, 2), lib.ones(1, 1, 2))
+    ),
+    "Expected hidden size": lambda lib: lib.nn.GRU(3, 2)(lib.ones(1, 1, 3), lib.ones(2, 1, 2)),
+    "dropout should be a number in range [0, 1]": lambda lib: lib.nn.GRU(3, 2, dropout=2),
+    "dropout option adds dropout after all but last recurrent layer": lambda lib: lib.nn.GRU(
+        3, 2, dropout=0.5
+    ),
+    "proj_size has to be smaller than hidden_size": lambda lib: lib.nn.LSTM(3, 2, proj_size=2),
+    "proj_size should be a positive integer or zero": lambda lib: lib.nn.LSTM(3, 2, proj_size=-1),
+    "Length of all samples has to be greater than 0": lambda lib: (
+        lib.nn.utils.rnn.pack_padded_sequence(lib.ones(2, 1, 1), [0])
+    ),
+    "Expected `len(lengths)` to be equal to batch_size": lambda lib: (
+        lib.nn.utils.rnn.pack_padded_sequence(lib.ones(2, 1, 1), [1, 1])
+    ),
+    "either size or scale_factor should be defined": lambda lib: lib.nn.functional.interpolate(
+        lib.ones(1, 1, 2, 2)
+    ),
+    "only one of size or scale_factor should be defined": lambda lib: lib.nn.functional.interpolate(
+        lib.ones(1, 1, 2, 2), size=2, scale_factor=2
+    ),
+    "align_corners option can only be set with the interpolating modes": lambda lib: (
+        lib.nn.functional.interpolate(lib.ones(1, 1, 2, 2), size=2, align_corners=True)
+    ),
+    "is not a valid value for reduction": lambda lib: lib.nn.functional.mse_loss(
+        lib.ones(1), lib.ones(1), reduction="x"
+    ),
+    "Implicit dimension choice for softmax has been deprecated": lambda lib: (
+        lib.nn.functional.softmax(lib.ones(1))
+    ),
+    "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions": lambda lib: (
+        lib.nn.init.xavier_uniform_(lib.ones(2))
+    ),
+    "Mode x not supported": lambda lib: lib.nn.init.kaiming_uniform_(lib.ones(2, 2), mode="x"),
+    "Only tensors with 3, 4, or 5 dimensions are supported": lambda lib: lib.nn.init.dirac_(
+        lib.ones(2)
+    ),
+    "Only tensors with 2 dimensions are supported": lambda lib: lib.nn.init.eye_(lib.ones(3)),
+    "Only tensors with 2 or more dimensions are supported": lambda lib: lib.nn.init.orthogonal_(
+        lib.ones(3)
+    ),
+    "mean is more than 2 std from [a, b] in nn.init.trunc_normal_": lambda lib: (
+        lib.nn.init.trunc_normal_(lib.ones(3), mean=9.0)
+    ),
+}
+
 PROGRAMS: Programs = {**LOSSES, **POOLING, **PADDING, **RECURRENT, **EMBEDDINGS} | {
     **ATTENTION,
     **CONVOLUTION,
     **RESAMPLING,
     **ARGUMENTS,
+    **CHECKS,
 }
 
 

@@ -29,7 +29,7 @@ def hook_without_inputs(lib: Any) -> None:
 
 
 def hook_of_a_dict(lib: Any) -> None:
-    class Dict(lib.nn.Module):  # type: ignore[misc, name-defined]
+    class Dict(lib.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             return {"x": x}
 
@@ -64,7 +64,7 @@ def taken_by_buffer(lib: Any) -> None:
 
 
 def buffer_before_init(lib: Any) -> None:
-    class Early(lib.nn.Module):  # type: ignore[misc, name-defined]
+    class Early(lib.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             self.a = lib.nn.Buffer(lib.ones(2))
 
@@ -102,7 +102,7 @@ def parametrize(forward: Any, right_inverse: Any = None, *, before: Any = None) 
     """Return a program that gives a weight [3, 3] a parametrization."""
 
     def run(lib: Any) -> Any:
-        class New(lib.nn.Module):  # type: ignore[misc, name-defined]
+        class New(lib.nn.Module):  # type: ignore[misc]
             pass
 
         New.forward = lambda self, *x: forward(lib, *x)

@@ -305,4 +305,6 @@ def test_a_class_may_register_buffers_without_an_option() -> None:
 def test_a_handle_has_the_hooks() -> None:
     module = nn.Linear(1, 1)
     handle = module.register_forward_hook(print)
-    assert handle.hooks_dict_ref()[handle.id] is print
+    hooks = handle.hooks_dict_ref()
+    assert hooks is not None
+    assert hooks[handle.id] is print

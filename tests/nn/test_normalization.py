@@ -148,7 +148,7 @@ def _batch(*args: Any, **options: Any) -> Any:
         (ValueError, "divisible by num_groups", lambda: nn.GroupNorm(3, 4)),
         (ValueError, "at least 3 dim", lambda: nn.LocalResponseNorm(2)(offgrad.ones(2, 3))),
         (ValueError, "be 4D", lambda: nn.CrossMapLRN2d(2)(offgrad.ones(2, 3))),
-        (RuntimeError, "multiple of", lambda: nn.functional.group_norm(offgrad.ones(2, 3), 2)),
+        (RuntimeError, "divisible by", lambda: nn.functional.group_norm(offgrad.ones(2, 3), 2)),
         (RuntimeError, "at least 2 dim", lambda: nn.functional.group_norm(offgrad.ones(2), 2)),
         (RuntimeError, "should contain 3 elements not 4",
          lambda: _batch(offgrad.ones(2, 3), offgrad.ones(4), offgrad.ones(3))),

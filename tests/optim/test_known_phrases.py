@@ -75,6 +75,25 @@ PROGRAMS: Programs = {
     "how-to-adjust-learning-rate": early_step,
     "`optimizer.step()` has been overridden": replaced_step,
     "swa_lr must": lambda lib: lib.optim.swa_utils.SWALR(sgd(lib), swa_lr=[0.1, 0.2]),
+    "optimizer got an empty parameter list": lambda lib: lib.optim.SGD([]),
+    "Invalid learning rate": lambda lib: lib.optim.SGD([lib.ones(1)], lr=-1),
+    "Nesterov momentum requires a momentum and zero dampening": lambda lib: lib.optim.SGD(
+        [lib.ones(1)], lr=1, nesterov=True
+    ),
+    "doesn't match the size of optimizer's group": lambda lib: lib.optim.SGD(
+        [lib.ones(1)], lr=1.0
+    ).load_state_dict(lib.optim.SGD([lib.ones(1), lib.ones(1)], lr=1.0).state_dict()),
+    "optimizer can only optimize Tensors": lambda lib: lib.optim.SGD([1.0], lr=1.0),
+    "can't optimize a non-leaf Tensor": lambda lib: lib.optim.SGD(
+        [lib.ones(1, requires_grad=True) * 2], lr=1.0
+    ),
+    "is not an Optimizer": lambda lib: lib.optim.lr_scheduler.StepLR(3, 1),
+    "You must define either total_steps OR (epochs AND steps_per_epoch)": lambda lib: (
+        lib.optim.lr_scheduler.OneCycleLR(lib.optim.SGD([lib.ones(1)], lr=1.0), 1.0)
+    ),
+    "Factor should be < 1.0": lambda lib: lib.optim.lr_scheduler.ReduceLROnPlateau(
+        lib.optim.SGD([lib.ones(1)], lr=1.0), factor=2.0
+    ),
 }
 
 

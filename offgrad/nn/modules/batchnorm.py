@@ -121,7 +121,7 @@ class BatchNorm1d(_BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in (2, 3):
-            raise ValueError(f"expected 2D or 3D input, got {input.dim()} dimensions")
+            raise ValueError(f"expected 2D or 3D input (got {input.dim()}D input)")
 
 
 class BatchNorm2d(_BatchNorm):
@@ -163,7 +163,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
-            raise ValueError(f"expected at least 2D input, got {input.dim()} dimensions")
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:

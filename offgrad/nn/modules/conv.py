@@ -88,7 +88,10 @@ class _ConvNd(Module):
                     f"Invalid padding string {self.padding!r}: use 'same', 'valid' or numbers"
                 )
             if self.padding == "same" and any(each != 1 for each in self.stride):
-                raise ValueError(f"padding='same' is not supported for stride={self.stride}")
+                raise ValueError(
+                    "padding='same' is not supported for strided convolutions, got "
+                    f"stride={self.stride}; pass numbers as padding"
+                )
         if self.padding_mode not in _MODES:
             raise ValueError(
                 f"padding_mode must be one of {set(_MODES)}, got {self.padding_mode!r}"

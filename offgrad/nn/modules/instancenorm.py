@@ -40,7 +40,7 @@ class _InstanceNorm(_NormBase):
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in self._dims:
             few, many = self._dims
-            raise ValueError(f"expected {few}D or {many}D input, got {input.dim()} dimensions")
+            raise ValueError(f"expected {few}D or {many}D input (got {input.dim()}D input)")
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)

@@ -216,7 +216,7 @@ class ParameterDict(Module):
         A mapping that is neither an OrderedDict nor a ParameterDict is taken in the order of its
         sorted keys, as in PyTorch.
         """
-        pairs = as_pairs(parameters, "ParameterDict")
+        pairs: Iterable[tuple[str, Any]] = as_pairs(parameters, "ParameterDict")
         if isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict):
             pairs = sorted(pairs)
         for key, value in pairs:

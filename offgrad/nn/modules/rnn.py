@@ -196,7 +196,9 @@ class RNNBase(Module):
     def _check_states_dims(self, is_batched: bool, hx: Any) -> None:
         dims, kind = (3, "batched 3-D") if is_batched else (2, "unbatched 2-D")
         if hx.dim() != dims:
-            raise RuntimeError(f"with a {kind} input, hx needs {dims} dimensions, got {hx.dim()}")
+            raise RuntimeError(
+                f"For {kind} input, hx should also be {dims}-D but got {hx.dim()}-D tensor"
+            )
 
     def _each_state(self, function: Any, hx: Any) -> Any:
         """Return `function` of the states: of both, where there are two."""
@@ -215,7 +217,9 @@ class RNNBase(Module):
             data, batch_sizes, sorted_indices, unsorted_indices = input, None, None, None
             if data.dim() not in (2, 3):
                 kind = "RNN" if self.mode.startswith("RNN") else self.mode
-                raise ValueError(f"{kind} needs a 2D or 3D input, got {data.dim()}D")
+                raise ValueError(
+                    f"{kind}: Expected input to be 2D or 3D, got {data.dim()}D instead"
+                )
         is_batched = batch_sizes is not None or data.dim() == 3
         batch_dim = 0 if self.batch_first else 1
         if not is_batched:
@@ -254,11 +258,13 @@ def _check_options(
         raise ValueError(f"Unrecognized RNN mode: {mode}")
     is_number = isinstance(dropout, numbers.Number) and not isinstance(dropout, bool)
     if not is_number or not 0 <= dropout <= 1:
-        raise ValueError(f"dropout must be a probability from 0 to 1, got {dropout!r}")
+        raise ValueError(
+            f"dropout should be a number in range [0, 1], a probability, got {dropout!r}"
+        )
     if dropout > 0 and num_layers == 1:
         warnings.warn(
-            "dropout lies between recurrent layers, so one layer has none: got "
-            f"dropout={dropout} and num_layers={num_layers}",
+            "dropout option adds dropout after all but last recurrent layer, so one layer has "
+            f"none: got dropout={dropout} and num_layers={num_layers}",
             stacklevel=4,
         )
     flags, sizes = {"bias": bias, "batch_first": batch_first}, {"input_size": input_size}
@@ -273,9 +279,13 @@ def _check_options(
         if value <= 0:
             raise ValueError(f"{name} must be greater than zero, got {value}")
     if proj_size < 0:
-        raise ValueError(f"proj_size must be 0, for no projection, or more, got {proj_size}")
+        raise ValueError(
+            f"proj_size should be a positive integer or zero, for no projection, got {proj_size}"
+        )
     if proj_size >= hidden_size:
-        raise ValueError(f"proj_size must be below hidden_size, got {proj_size} and {hidden_size}")
+        raise ValueError(
+            f"proj_size has to be smaller than hidden_size, got {proj_size} and {hidden_size}"
+        )
 
 
 def _refuse_projection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -152,12 +152,16 @@ def pack_padded_sequence(
     steps, batch = padded._array.shape[:2]
     if sizes.shape != (batch,):
         raise RuntimeError(
-            f"lengths must have one number for each of {batch} sequences, got {sizes.size}"
+            "Expected `len(lengths)` to be equal to batch_size, one number for each of "
+            f"{batch} sequences, got {sizes.size}"
         )
     if not padded._array.size:
         raise RuntimeError(f"Cannot pack empty tensors, got a {_describe(padded)}")
     if batch and sizes.min() <= 0:
-        raise RuntimeError(f"lengths must be above 0, got {sizes.tolist()}")
+        raise RuntimeError(
+            f"Length of all samples has to be greater than 0, got {sizes.tolist()}; leave out "
+            "empty ones"
+        )
     if (sizes[1:] > sizes[:-1]).any():
         raise RuntimeError(
             "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True, got "

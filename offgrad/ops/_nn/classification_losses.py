@@ -37,7 +37,7 @@ def check_reduction(reduction: str, where: str) -> int:
     """
     if reduction not in REDUCTIONS:
         raise ValueError(
-            f"{where}: {reduction!r} is not a valid value; reduction must be 'mean', 'sum' or "
+            f"{where}: {reduction} is not a valid value for reduction, which is 'mean', 'sum' or "
             "'none'"
         )
     return REDUCTIONS.index(reduction)

@@ -231,7 +231,8 @@ def same_padding(
         return (0,) * ndim, (0,) * ndim
     if set(per_dim(where, "stride", stride, ndim)) != {1}:
         raise RuntimeError(
-            f"{where}: padding='same' is not supported for stride={stride}: pass numbers"
+            f"{where}: padding='same' is not supported for strided convolutions, got "
+            f"stride={stride}; pass numbers"
         )
     kernel = check_tensor(weight, where)._array.shape[2:]
     if len(kernel) != ndim:

@@ -159,7 +159,7 @@ def group_norm(
         raise RuntimeError(f"group_norm: the number of groups must be positive, got {num_groups}")
     if channels % num_groups:
         raise RuntimeError(
-            "group_norm: the number of channels must be a multiple of num_groups, got a "
+            "group_norm: Expected number of channels in input to be divisible by num_groups, got a "
             f"{describe(x)} and num_groups={num_groups}"
         )
     for each in (weight, bias):

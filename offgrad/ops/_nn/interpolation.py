@@ -187,7 +187,8 @@ def interpolate(
         )
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise ValueError(
-            f"align_corners is for the modes linear, bilinear, bicubic and trilinear, got {mode!r}"
+            "align_corners option can only be set with the interpolating modes: linear, bilinear, "
+            f"bicubic and trilinear, got {mode!r}"
         )
     if antialias and mode not in _FILTERS:
         raise ValueError(
@@ -250,9 +251,9 @@ def _sizes_and_factors(
     spatial = x._array.shape[2:]
     if (size is None) == (scale_factor is None):
         raise ValueError(
-            "interpolate: got size and scale_factor; pass one of them"
+            "interpolate: only one of size or scale_factor should be defined, got both"
             if size is not None
-            else "interpolate: pass size or scale_factor"
+            else "interpolate: either size or scale_factor should be defined, got neither"
         )
     if size is not None:
         if recompute:

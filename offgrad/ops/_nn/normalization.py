@@ -157,8 +157,8 @@ def layer_norm(
     shape = tuple(normalized_shape)
     if not shape or x._array.shape[-len(shape) :] != shape:
         raise RuntimeError(
-            f"layer_norm: normalized_shape must be the last sizes of the input, got {list(shape)} "
-            f"for a {describe(x)}"
+            f"layer_norm: Given normalized_shape={list(shape)}, expected input with shape "
+            f"[{', '.join(map(str, ('*', *shape)))}], got a {describe(x)}"
         )
     dtypes = [x._array.dtype]
     if x._array.dtype.itemsize == 2:

@@ -228,7 +228,7 @@ def _total_steps(total: Any, epochs: Any, steps_per_epoch: Any) -> int:
     if total is not None:
         counts = {"total_steps": total}
     elif epochs is None or steps_per_epoch is None:
-        raise ValueError("OneCycleLR needs total_steps, or epochs and steps_per_epoch")
+        raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
     product = 1
     for name, count in counts.items():
         if count <= 0 or not isinstance(count, int):

@@ -130,7 +130,8 @@ class DataLoader(Generic[_T_co]):
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:
             raise ValueError(
-                f"{name} of a {type(self).__name__} is fixed when it is made; make a new one"
+                f"{name} attribute should not be set after {type(self).__name__} is initialized; "
+                "make a new one"
             )
         super().__setattr__(name, value)
 

@@ -145,7 +145,7 @@ class ConcatDataset(Dataset[Any]):
     def __init__(self, datasets: Iterable[Dataset[Any]]) -> None:
         self.datasets: list[Any] = list(datasets)
         if not self.datasets:
-            raise AssertionError("ConcatDataset: datasets must not be empty")
+            raise AssertionError("ConcatDataset: datasets should not be an empty iterable")
         for each in self.datasets:
             if isinstance(each, IterableDataset):
                 raise AssertionError(
@@ -169,7 +169,10 @@ class ConcatDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if index < 0:
             if -index > len(self):
-                raise ValueError(f"index {index} is out of range for {len(self)} samples")
+                raise ValueError(
+                    "absolute value of index should not exceed dataset length, got "
+                    f"{index} for {len(self)} samples"
+                )
             index += len(self)
         which = bisect.bisect_right(self.cumulative_sizes, index)
         start = self.cumulative_sizes[which - 1] if which else 0
@@ -245,7 +248,7 @@ def random_split(
         counts = _counts_of(counts, size)
     if sum(counts) != size:
         raise ValueError(
-            "the lengths must add up to the dataset's length, got "
+            "Sum of input lengths does not equal the length of the input dataset, got "
             f"{list(lengths)} for {size} samples"
         )
     order = ops.randperm(int(sum(counts)), generator=generator).tolist()

@@ -12,7 +12,7 @@ def load(**options: Any) -> Any:
 
 
 def wrong_getitems(lib: Any) -> None:
-    class Three(lib.utils.data.Dataset):  # type: ignore[misc, name-defined]
+    class Three(lib.utils.data.Dataset):  # type: ignore[misc]
         def __len__(self) -> int:
             return 4
 
@@ -23,7 +23,7 @@ def wrong_getitems(lib: Any) -> None:
 
 
 def too_many_samples(lib: Any) -> None:
-    class Short(lib.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
+    class Short(lib.utils.data.IterableDataset):  # type: ignore[misc]
         def __iter__(self) -> Any:
             return iter(range(4))
 
@@ -50,6 +50,29 @@ PROGRAMS: Programs = {
     "sampler option is mutually exclusive with shuffle": load(sampler=[0], shuffle=True),
     "batch_sampler option is mutually exclusive with": load(batch_sampler=[[0]], batch_size=2),
     "samples have been fetched. ": too_many_samples,
+    "num_samples should be a positive integer value": lambda lib: lib.utils.data.RandomSampler([]),
+    "batch_size should be a positive integer value": lambda lib: lib.utils.data.DataLoader(
+        [1], batch_size=0
+    ),
+    "Size mismatch between tensors": lambda lib: lib.utils.data.TensorDataset(
+        lib.ones(1), lib.ones(2)
+    ),
+    "Sum of input lengths does not equal the length of the input dataset": lambda lib: (
+        lib.utils.data.random_split([1, 2], [1, 3])
+    ),
+    "datasets should not be an empty iterable": lambda lib: lib.utils.data.ConcatDataset([]),
+    "default_collate: batch must contain tensors, numpy arrays, numbers, dicts": lambda lib: (
+        lib.utils.data.default_collate([object()])
+    ),
+    "each element in list of batch should be of equal size": lambda lib: (
+        lib.utils.data.default_collate([[1], [1, 2]])
+    ),
+    "absolute value of index should not exceed dataset length": lambda lib: (
+        lib.utils.data.ConcatDataset([[1]])[-3]
+    ),
+    "attribute should not be set after": lambda lib: setattr(
+        lib.utils.data.DataLoader([1]), "batch_size", 3
+    ),
 }
 
 

@@ -90,7 +90,8 @@ def collate(batch: Any, *, collate_fn_map: Mapping[Any, CollateFunction] | None 
         lengths = {len(each) for each in batch}
         if len(lengths) > 1:
             raise RuntimeError(
-                f"the samples of a batch must be of equal size, got {sorted(lengths)}"
+                "each element in list of batch should be of equal size, got "
+                f"{sorted(lengths)}: pad them, or pass a collate_fn"
             )
         columns = [combined(column) for column in zip(*batch, strict=True)]
         if _is_namedtuple(first):
@@ -113,7 +114,10 @@ def _function_for(
 
 
 def _unknown(what: Any) -> str:
-    return f"default_collate joins tensors, arrays, numbers, text, dicts and lists; found {what}"
+    return (
+        "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
+        f"{what}: pass a collate_fn"
+    )
 
 
 def collate_tensor_fn(batch: Any, *, collate_fn_map: Any = None) -> Tensor:
