@@ -46,7 +46,7 @@ def load(repo_or_dir: str, model: str, *args: _Any, source: str = "github", **kw
     return _entry(repo_or_dir, model, source)(*args, **options)
 
 
-def list(github: str, *_: _Any, source: str = "github", **__: _Any) -> "_List[str]":
+def list(github: str, *_: _Any, source: str = "github", **__: _Any) -> "_builtins.list[str]":
     """Return the names of the functions of a folder's ``hubconf.py``: see `load`."""
     module = _hubconf(github, source)
     return [
@@ -59,7 +59,6 @@ def help(github: str, model: str, *_: _Any, source: str = "github", **__: _Any) 
     return _entry(github, model, source).__doc__
 
 
-_List = vars(_builtins)["list"]
 _OF_DOWNLOADS = ("force_reload", "skip_validation", "trust_repo", "verbose")
 
 
