@@ -8,6 +8,7 @@ from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.results import result
+from offgrad.ops._linalg import small_matrices
 from offgrad.ops._linalg.matrices import (
     LinAlgError,
     check_matrices,
@@ -55,7 +56,8 @@ class LinalgCholeskyEx(Op):
 
     def forward(self, x: Array, upper: bool) -> tuple[Array, Array]:
         self.upper = upper
-        factor, info = over_batch(_cholesky, x.swapaxes(-1, -2).conj() if upper else x)
+        lower = x.swapaxes(-1, -2).conj() if upper else x
+        factor, info = _cholesky_of_batch(lower)
         factor = np.ascontiguousarray(factor.swapaxes(-1, -2).conj()) if upper else factor
         self.save(L=factor)
         return factor, info
@@ -71,6 +73,14 @@ class LinalgCholeskyEx(Op):
         phi = phi + phi.tril(-1).mH + phi.diagonal(0, -2, -1).conj().diag_embed()
         left = solve_triangular(lower.mH, phi, upper=True)
         return solve_triangular(lower, left, upper=False, left=False) * 0.5
+
+
+def _cholesky_of_batch(matrices: Array) -> tuple[Array, ...]:
+    if small_matrices.are_many_and_small(matrices):
+        factor, info = small_matrices.cholesky(matrices)
+        if not info.any():
+            return factor, info
+    return over_batch(_cholesky, matrices)
 
 
 def _cholesky(matrix: Array) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory.meta import MetaArray, meta_empty
 from offgrad.ops._core.results import result
+from offgrad.ops._linalg import small_matrices
 from offgrad.ops._linalg.matrices import (
     LinAlgError,
     check_matrices,
@@ -55,7 +56,10 @@ class LinalgLuFactorEx(Op):
     """L U of matrices with exchanged rows, both in one matrix; keeps it and the exchanges."""
 
     def forward(self, x: Array, pivot: bool) -> tuple[Array, Array, Array]:
-        factor, pivots, info = over_batch(_lu_pivoted if pivot else _lu_unpivoted, x)
+        if pivot and small_matrices.are_many_and_small(x):
+            factor, pivots, info = small_matrices.lu(x)
+        else:
+            factor, pivots, info = over_batch(_lu_pivoted if pivot else _lu_unpivoted, x)
         self.save(LU=factor, pivots=pivots)
         return factor, pivots, info
 
@@ -115,11 +119,8 @@ def _permutation(pivots: Array, size: int, dtype: np.dtype[Any]) -> "Tensor":
         return wrap(meta_empty((*pivots.shape[:-1], size, size), dtype))
     flat = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])
     result = np.zeros((flat.shape[0], size, size), dtype)
-    for matrix, exchanges in zip(result, flat, strict=True):
-        order = np.arange(size)
-        for i, j in enumerate(exchanges - 1):
-            order[[i, j]] = order[[j, i]]
-        matrix[order, np.arange(size)] = 1
+    order = small_matrices.row_order(flat, size)
+    np.put_along_axis(result.swapaxes(-1, -2), order[..., None], 1, -1)
     return wrap(result.reshape(*pivots.shape[:-1], size, size))
 
 

@@ -8,7 +8,9 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.results import result
+from offgrad.ops._linalg import small_matrices
 from offgrad.ops._linalg.matrices import (
     LinAlgError,
     check_matrices,
@@ -211,14 +213,15 @@ class LinalgSolveTriangular(Op):
                 return (b,)
             diagonal = np.ones(a.shape[0], a.dtype) if unitriangular else a.diagonal()
             if not diagonal.all():  # LAPACK leaves B as it is
-                return (_substitute(a, b, upper),)
+                return (small_matrices.substituted(a, b, upper, unitriangular),)
             return (trtrs(a, b, lower=not upper, unitdiag=unitriangular)[0],)
 
-        (out,) = over_batch(
-            one,
-            np.broadcast_to(a, (*batch, *a.shape[-2:])),
-            np.broadcast_to(b, (*batch, *b.shape[-2:])),
-        )
+        matrices = np.broadcast_to(a, (*batch, *a.shape[-2:]))
+        right = np.broadcast_to(b, (*batch, *b.shape[-2:]))
+        if small_matrices.are_many_and_small(matrices) and type(b) is not MetaArray:
+            out = small_matrices.substituted(matrices, right, upper, unitriangular)
+        else:
+            (out,) = over_batch(one, matrices, right)
         result = memory.contiguous(out)
         self.save(A=a, result=result if self.needs_input_grad[0] else None)
         return result
@@ -235,17 +238,6 @@ class LinalgSolveTriangular(Op):
             product = product.triu(offset) if self.upper else product.tril(-offset)
             grad_a = sum_to_size(product, self.shape_a)
         return grad_a, sum_to_size(grad_b, self.shape_b) if self.needs_input_grad[1] else None
-
-
-def _substitute(a: Array, b: Array, upper: bool) -> Array:
-    """Return X with A X = B by substitution; a zero on the diagonal gives infinities and NaN."""
-    out = b.copy()
-    order = range(a.shape[0])
-    for i in reversed(order) if upper else order:
-        out[i] /= a[i, i]
-        rest = slice(0, i) if upper else slice(i + 1, None)
-        out[rest] -= np.outer(a[rest, i], out[i])
-    return out
 
 
 def solve_triangular(
