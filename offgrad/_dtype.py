@@ -124,6 +124,30 @@ DTYPES: Final[dict[np.dtype[Any], DType]] = {
 """The object of each of NumPy's dtypes that tensors have."""
 
 
+_TYPES = {
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "float32": "Float",
+    "float64": "Double",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+    "uint8": "Byte",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "bool": "Bool",
+}
+
+
+def type_name(numpy_dtype: np.dtype[Any]) -> str:
+    """Return PyTorch's name of NumPy's dtype in names of types and in errors, such as Float."""
+    return _TYPES.get(numpy_dtype.name, numpy_dtype.name.capitalize())
+
+
 def dtype_of(numpy_dtype: np.dtype[Any]) -> DType:
     """Return the object of NumPy's dtype."""
     return DTYPES[numpy_dtype]

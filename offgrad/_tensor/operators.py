@@ -83,6 +83,9 @@ class Operators(TensorBase):
             raise RuntimeError(f"the operator `+` takes no bool tensor, got a {describe(self)}")
         return self
 
+    def __delitem__(self, index: Any) -> None:
+        raise TypeError("Tensor does not support deleting items; index those to keep")
+
     __getitem__ = ops.getitem
     __setitem__ = ops.setitem
     __neg__ = ops.neg

@@ -331,7 +331,9 @@ class Tensor(
     def mT(self) -> "Tensor":
         """The last two dimensions swapped; of a tensor without dimensions itself."""
         if self._array.ndim == 1:
-            raise RuntimeError(f"mT needs at least 2 dimensions, got a {describe(self)}")
+            raise RuntimeError(
+                f"mT is only supported on matrices or batches of them, got a {describe(self)}"
+            )
         if not self._array.ndim:
             return ops.permute(self, ())
         return ops.transpose(self, -2, -1)
@@ -340,14 +342,18 @@ class Tensor(
     def H(self) -> "Tensor":
         """The conjugate transpose of the matrix; a tensor without dimensions conjugated."""
         if self._array.ndim != 2:
-            raise RuntimeError(f"H needs a matrix, got a {describe(self)}; use mH for batches")
+            raise RuntimeError(
+                f"H is only supported on matrices, got a {describe(self)}; use mH for batches"
+            )
         return ops.conj(self.t())
 
     @property
     def mH(self) -> "Tensor":
         """The last two dimensions swapped, conjugated."""
         if self._array.ndim == 1:
-            raise RuntimeError(f"mH needs at least 2 dimensions, got a {describe(self)}")
+            raise RuntimeError(
+                f"mH is only supported on matrices or batches of them, got a {describe(self)}"
+            )
         return ops.conj(self.mT)
 
     @property

@@ -4,30 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from offgrad._dtype import DTYPES, DType
+from offgrad._dtype import DTYPES, DType, type_name
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.dtypes import default_dtype
 
-_PREFIXES = {
-    "float16": "Half",
-    "bfloat16": "BFloat16",
-    "float32": "Float",
-    "float64": "Double",
-    "complex64": "ComplexFloat",
-    "complex128": "ComplexDouble",
-    "uint8": "Byte",
-    "uint16": "UInt16",
-    "uint32": "UInt32",
-    "uint64": "UInt64",
-    "int8": "Char",
-    "int16": "Short",
-    "int32": "Int",
-    "int64": "Long",
-    "bool": "Bool",
-}
-NAMES: dict[np.dtype[Any], str] = {
-    each: _PREFIXES.get(each.name, each.name.capitalize()) + "Tensor" for each in DTYPES
-}
+NAMES: dict[np.dtype[Any], str] = {each: type_name(each) + "Tensor" for each in DTYPES}
 """The name of the type for each of NumPy's dtypes."""
 
 _BY_NAME = {f"torch.{name}": dtype for dtype, name in NAMES.items()}

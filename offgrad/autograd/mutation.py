@@ -44,7 +44,8 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
         and (_overlaps(array) or _is_expanded(target._base._array))
     ):
         raise RuntimeError(
-            f"{name}: elements of this {describe(target)} share memory; clone() it first"
+            f"{name}: unsupported operation: elements of this {describe(target)} share a single "
+            "memory location; clone() it first"
         )
 
 

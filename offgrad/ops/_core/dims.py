@@ -77,7 +77,10 @@ def shape_of(args: tuple[Any, ...], where: str) -> tuple[int, ...]:
     """
     shape = sizes(args, where)
     if min(shape, default=0) < 0:
-        raise RuntimeError(f"{where}: sizes must not be negative, got {list(shape)}")
+        raise RuntimeError(
+            f"{where}: Trying to create tensor with negative dimension {min(shape)}, got sizes "
+            f"{list(shape)}"
+        )
     return shape
 
 
@@ -93,8 +96,8 @@ def normalize_dim(dim: int, ndim: int, where: str) -> int:
         dim = integer(dim, where, "dim")
     if not -bound <= dim < bound:
         raise IndexError(
-            f"{where}: Dimension out of range: dim must be from {-bound} to {bound - 1} for a "
-            f"tensor of {ndim} dimensions, got {dim}"
+            f"{where}: Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], "
+            f"but got {dim}) for a tensor of {ndim} dimensions"
         )
     return dim % bound
 
@@ -108,7 +111,10 @@ def normalize_dims(dim: Dim, ndim: int, where: str) -> tuple[int, ...]:
         return (axis,) if ndim else ()
     dims = tuple([normalize_dim(each, ndim, where) for each in integers(dim, where, "dim")])
     if len(set(dims)) != len(dims):
-        raise RuntimeError(f"{where}: a dimension must be given once, got dim={dim}")
+        twice = next(each for each in dims if dims.count(each) > 1)
+        raise RuntimeError(
+            f"{where}: dim {twice} appears multiple times in the list of dims {dim}; give it once"
+        )
     return dims if dims and ndim else tuple(range(ndim))
 
 

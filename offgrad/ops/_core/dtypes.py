@@ -210,7 +210,10 @@ def element(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
             result = np.asarray(complex(real) if dtype.kind == "c" else float(real)).astype(dtype)
         real = None if np.isinf(result) and not np.isinf(complex(real)) else real
     if real is None:
-        raise RuntimeError(f"{where}: {value!r} does not fit into {dtype.name}")
+        raise RuntimeError(
+            f"{where}: value cannot be converted to type {dtype.name} without overflow: {value!r} "
+            "does not fit"
+        )
     return np.asarray(real).astype(dtype)
 
 

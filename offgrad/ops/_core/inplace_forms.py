@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad._dtype import type_name
 from offgrad.autograd import grad_mode, saved_tensor
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.mutation import check_history, check_mutable, rewrite_history
@@ -177,13 +178,15 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     check_mutable(target, name, recorded)
     if result._array.shape != array.shape:
         raise RuntimeError(
-            f"{name}: the result must have the target's shape, got a {describe(result)} for a "
-            f"{describe(target)}"
+            f"{name}: output with shape {list(array.shape)} doesn't match the broadcast shape "
+            f"{list(result._array.shape)}: the result must have the target's shape, got a "
+            f"{describe(result)} for a {describe(target)}"
         )
     if category(result._array.dtype) > category(array.dtype):
         raise RuntimeError(
-            f"{name}: the result must convert to the target's dtype, got a {describe(result)} for "
-            f"a {describe(target)}; use the out-of-place form"
+            f"{name}: result type {type_name(result._array.dtype)} can't be cast to the desired "
+            f"output type {type_name(array.dtype)}: got a {describe(result)} for a "
+            f"{describe(target)}; use the out-of-place form"
         )
     if recorded:
         result = as_tensor_of(result, array.dtype, name)

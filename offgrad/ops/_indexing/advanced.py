@@ -4,6 +4,7 @@ An index has two parts: ints, slices, None and ``...`` come first and give a vie
 then index the view, as in PyTorch. NumPy converts an int beside an array to an array.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from math import prod
@@ -258,10 +259,8 @@ def parse(index: Any) -> _Parsed:
             template.append(ALL if item is None else item)
         elif kind is slice:
             step = item.step
-            if step is not None and index_of(step) <= 0:
-                raise ValueError(
-                    f"the step of a slice must be positive, got {index_of(step)}; use flip()"
-                )
+            if step is not None and _bound(step) <= 0:  # type: ignore[operator]
+                raise ValueError(f"slice step must be greater than zero, got {step}; use flip()")
             view.append(slice(*map(_bound, (item.start, item.stop, step))))
             template.append(ALL)
         elif isinstance(item, TensorBase):
@@ -271,7 +270,7 @@ def parse(index: Any) -> _Parsed:
                 continue
             if array.dtype not in _INDEX_DTYPES:
                 raise IndexError(
-                    "tensors used as indices must be int64, int32, uint8 or bool, got a "
+                    "tensors used as indices must be long, int, byte or bool tensors, got a "
                     f"{describe(item)}"
                 )
             if array.dtype == np.uint8:
@@ -308,7 +307,14 @@ _INDEX_DTYPES = frozenset(map(np.dtype, (np.int64, np.int32, np.bool_, np.uint8)
 
 
 def _bound(bound: Any) -> int | None:
-    return None if bound is None else index_of(bound)
+    if bound is None:
+        return None
+    try:
+        return index_of(bound)
+    except TypeError:
+        raise TypeError(
+            f"slice indices must be integers, tensors of one or None, got {bound!r}"
+        ) from None
 
 
 def _add_tensor(
@@ -339,7 +345,7 @@ def _expand_ellipsis(
     masks = [each._array.ndim - 1 for each in arrays if each._array.dtype == np.bool_]
     missing = ndim - (len(template) - (Ellipsis in template)) - sum(masks)
     if missing < 0:
-        raise IndexError(f"too many indices: {ndim} dimensions can be indexed")
+        raise IndexError(f"too many indices for tensor of dimension {ndim}")
     if Ellipsis in template:
         at = template.index(Ellipsis)
         template = (*template[:at], *[ALL] * missing, *template[at + 1 :])
@@ -359,7 +365,7 @@ def getitem(input: "Tensor", index: Any) -> "Tensor":
             return slice_of(input, 0, index)
         return _at(input, view, template, arrays)
     except IndexError as error:
-        raise IndexError(f"cannot index a {describe(input)}: {error}") from None
+        raise _explained(error, input, arrays) from None
 
 
 def setitem(input: "Tensor", index: Any, value: Any) -> None:
@@ -387,7 +393,7 @@ def setitem(input: "Tensor", index: Any, value: Any) -> None:
         try:
             target = wrap(input._array[_with_ellipsis(view)], input._storage)
         except IndexError as error:
-            raise IndexError(f"cannot index a {describe(input)}: {error}") from None
+            raise _explained(error, input, arrays) from None
     copy_(target, value, name="setitem")
 
 
@@ -403,8 +409,8 @@ def _check_values(
     converts = fills and values._array.size == 1 and not accumulate
     if given != dtype and not (converts and (category(given) < 3 or category(dtype) == 3)):
         raise RuntimeError(
-            f"index_put: tensor and values must have one dtype, got a {describe(values)} for a "
-            f"{describe(input)}; convert the values with .to()"
+            "index_put: Index put requires the source and destination dtypes match, got a "
+            f"{describe(values)} for a {describe(input)}; convert the values with .to()"
         )
 
 
@@ -491,11 +497,41 @@ def _put_at(
             template = _expand_ellipsis(template, arrays, input._array[view].ndim)
         return put(input, source, *arrays, view=view, template=template, accumulate=accumulate)
     except IndexError as error:
-        raise IndexError(f"cannot index a {describe(input)}: {error}") from None
+        raise _explained(error, input, arrays) from None
     except ValueError as error:
         raise RuntimeError(
-            f"cannot put a {describe(source)} into a {describe(input)}: {error}"
+            f"cannot put a {describe(source)} into a {describe(input)}: {_in_our_words(error)}"
         ) from None
+
+
+def _explained(error: IndexError, input: "Tensor", arrays: "list[Tensor]") -> IndexError:
+    """Return an error for an index that does not fit, from NumPy's."""
+    text = _in_our_words(error)
+    mask_size = re.search(r"along axis (\d+); .* boolean axis is (\d+)", text)
+    if not input._array.ndim and not arrays:
+        text = "invalid index of a 0-dim tensor; use item() for its number"
+    elif text.startswith("too many indices"):
+        text = f"too many indices for tensor of dimension {input._array.ndim}"
+    elif mask_size is not None:
+        masks = [each._array.shape for each in arrays if each._array.dtype == np.bool_]
+        axis, size = map(int, mask_size.groups())
+        mask = next((each for each in masks if size in each), (size,))
+        at = mask.index(size)
+        text = (
+            f"The shape of the mask {list(mask)} at index {at} does not match the shape of the "
+            f"indexed tensor {list(input._array.shape)} at index {axis}"
+        )
+    return IndexError(f"cannot index a {describe(input)}: {text}")
+
+
+def _in_our_words(error: Exception) -> str:
+    """Return the text of NumPy's error with shapes as lists, and tensors and their dimensions."""
+    text = re.sub(r"\((\d[\d, ]*?),?\)", r"[\1]", str(error).strip()).replace("] [", "], [")
+    text = text.replace("for axis", "for dimension").replace("arrays could", "tensors could")
+    return text.replace("value array", "value tensor").replace(f"could {_NOT}", f"can{_NOT}")
+
+
+_NOT = "not be broadcast to indexing result"
 
 
 def _with_ellipsis(view: tuple[Any, ...]) -> tuple[Any, ...]:

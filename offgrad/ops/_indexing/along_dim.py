@@ -172,8 +172,8 @@ def _along(
     low = -size if is_fill else 0
     if not kernels.are_within(index._array, low, size):
         raise IndexError(
-            f"{where}: indices must be from {low} to {size - 1}, got {index._array.min()} to "
-            f"{index._array.max()}"
+            f"{where}: index out of range in self: indices must be from {low} to {size - 1}, got "
+            f"{index._array.min()} to {index._array.max()}"
         )
     return axis
 

@@ -119,9 +119,13 @@ class MaskedScatter(Op):
         )
 
 
+_ONLY_BOOL = "only supports boolean masks"
+
+
 def _check_mask(input: "Tensor", mask: "Tensor", where: str) -> None:
     if check_tensor(mask, where)._array.dtype != np.bool_:
-        raise RuntimeError(f"{where} needs a bool mask, got a {describe(mask)}")
+        needs = "expected BoolTensor for mask" if where == "masked_select" else _ONLY_BOOL
+        raise RuntimeError(f"{where}: {needs}, got a {describe(mask)}; compare it, or .bool()")
     check_broadcastable(where, check_tensor(input, where), mask)
 
 

@@ -180,30 +180,38 @@ class Put(Op):
         return grad_x, None, take(grad, index).reshape(self.shape) if need_source else None
 
 
+_ONE_DTYPE = "Expected self.dtype to be equal to src.dtype"
+
+
 def _check_index(
     input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor"
 ) -> None:
     if not check_tensor(index, where)._array.size:
         return
     if index._array.dtype not in (np.int32, np.int64):
-        raise RuntimeError(f"{where}: the index must be int32 or int64, got a {describe(index)}")
+        raise RuntimeError(
+            f"{where}(): Expected dtype int32/int64 for index, got a {describe(index)}"
+        )
     ndim = max(index._array.ndim, 1)
     for each in (input, *others):
         if ndim != max(each._array.ndim, 1):
+            name = "src" if each is not input else "input" if where == "gather" else "self"
             raise RuntimeError(
-                f"{where}: index and tensor must have as many dimensions, got a {describe(index)} "
-                f"for a {describe(each)}"
+                f"{where}: Index tensor must have the same number of dimensions as {name} tensor, "
+                f"got a {describe(index)} for a {describe(each)}"
             )
     size = input._array.shape[axis] if input._array.ndim else 1
     for other in others:
         pairs = zip(index._array.shape or (1,), other._array.shape or (1,), strict=True)
         for at, (index_size, max_size) in enumerate(pairs):
             if index_size > max_size and (at != axis or other is not input):
-                raise shape_error(where, "the index must not be larger", index, other)
+                problem = f"Size does not match at dimension {at}: the index must not be larger"
+                raise shape_error(where, problem, index, other)
     if not kernels.are_within(index._array, 0, size):
+        lowest, highest = index._array.min(), index._array.max()
         raise RuntimeError(
-            f"{where}: indices must be from 0 to {size - 1}, got {index._array.min()} to "
-            f"{index._array.max()}"
+            f"{where}: index {lowest if lowest < 0 else highest} is out of bounds for dimension "
+            f"{axis} with size {size}: indices must be from 0 to {size - 1}"
         )
 
 
@@ -268,7 +276,7 @@ def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "T
     """Return `input` with `src` added at `index` along `dim`; repeated indices are summed."""
     axis = normalize_dim(dim, check_tensor(input, "scatter_add")._array.ndim, "scatter_add")
     if check_tensor(src, "scatter_add")._array.dtype != input._array.dtype:
-        raise shape_error("scatter_add", "dtypes must be equal", input, src)
+        raise shape_error("scatter_add", _ONE_DTYPE, input, src)
     _check_index(input, axis, index, "scatter_add", input, src)
     return ScatterAdd.apply(input, index, src, dim=axis)
 
@@ -308,7 +316,7 @@ def scatter(
         return scatter_add(input, axis, index, source)
     if isinstance(source, TensorBase):
         if source._array.dtype != input._array.dtype:
-            raise shape_error("scatter", "dtypes must be equal", input, source)
+            raise shape_error("scatter", _ONE_DTYPE, input, source)
         _check_index(input, axis, index, "scatter", input, source)  # type: ignore[arg-type]
         return Scatter.apply(input, index, source, dim=axis)  # type: ignore[arg-type]
     _check_index(input, axis, index, "scatter", input)

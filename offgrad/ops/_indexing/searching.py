@@ -124,5 +124,7 @@ def bucketize(
 ) -> "Tensor":
     """Return the index of each value's bucket between ascending boundaries."""
     if check_tensor(boundaries, "bucketize")._array.ndim != 1:
-        raise RuntimeError(f"bucketize: boundaries must be a vector, got a {describe(boundaries)}")
+        raise RuntimeError(
+            f"bucketize: boundaries tensor must be 1 dimension, got a {describe(boundaries)}"
+        )
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)

@@ -99,7 +99,10 @@ def topk(
     size = input._array.shape[axis] if input._array.ndim else 1
     k = integer(k, "topk", "k")
     if not 0 <= k <= size:
-        raise RuntimeError(f"topk: k must be from 0 to {size}, the size of dim {dim}, got {k}")
+        raise RuntimeError(
+            f"topk: selected index k out of range: it must be from 0 to {size}, the size of dim "
+            f"{dim}, got {k}"
+        )
 
     def find(x: Array, axis: int) -> Array:
         return _sorted_indices(x, axis, largest, 0, k)
@@ -128,7 +131,10 @@ def kthvalue(input: "Tensor", k: int, dim: int = -1, keepdim: bool = False) -> E
     check_not_bool(input, "kthvalue")
     k = integer(k, "kthvalue", "k")
     if not 1 <= k <= size:
-        raise RuntimeError(f"kthvalue: k must be from 1 to {size}, the size of dim {dim}, got {k}")
+        raise RuntimeError(
+            f"kthvalue(): selected number k out of range for dimension {axis}: it must be from 1 "
+            f"to {size}, got {k}"
+        )
     run = Selection.named("KthvalueBackward0").apply_all
     return Extreme.of("kthvalue", *run(input, dim=axis, find=_at_rank(k - 1), keepdim=keepdim))
 

@@ -140,7 +140,9 @@ class Triu(Op):
 
 def _two_dims(ndim: int, dim1: int, dim2: int, where: str) -> None:
     if normalize_dim(dim1, ndim, where) == normalize_dim(dim2, ndim, where):
-        raise RuntimeError(f"{where}: dim1 and dim2 must differ, got {dim1} and {dim2}")
+        raise RuntimeError(
+            f"{where}: diagonal dimensions cannot be identical {dim1}, {dim2}: name two dimensions"
+        )
 
 
 def diagonal(input: "Tensor", offset: int = 0, dim1: int = 0, dim2: int = 1) -> "Tensor":
@@ -177,7 +179,7 @@ def diag(input: "Tensor", diagonal: int = 0) -> "Tensor":
     if ndim == 1:
         return diag_embed(input, diagonal)
     if ndim != 2:
-        raise RuntimeError(f"diag: a vector or a matrix is needed, got a {describe(input)}")
+        raise RuntimeError(f"diag: a 1D or 2D tensor is needed, got a {describe(input)}")
     offset = integer(diagonal, "diag", "diagonal")
     return DiagonalCopy.apply(input, offset=offset, dim1=0, dim2=1)
 
@@ -190,14 +192,16 @@ def diagflat(input: "Tensor", offset: int = 0) -> "Tensor":
 def trace(input: "Tensor") -> "Tensor":
     """Return the sum of the diagonal of a matrix."""
     if check_tensor(input, "trace")._array.ndim != 2:
-        raise RuntimeError(f"trace: a matrix is needed, got a {describe(input)}")
+        raise RuntimeError(f"trace: expected a matrix, got a {describe(input)}")
     check_not_bool(input, "trace")
     return Trace.apply(input)
 
 
 def _matrices(input: "Tensor", where: str) -> "Tensor":
     if check_tensor(input, where)._array.ndim < 2:
-        raise RuntimeError(f"{where}: at least 2 dimensions are needed, got a {describe(input)}")
+        raise RuntimeError(
+            f"{where}: input tensor must have at least 2 dimensions, got a {describe(input)}"
+        )
     return input
 
 

@@ -130,8 +130,9 @@ def _listed(tensors: Any, where: str) -> "list[Tensor]":
     if not isinstance(tensors, (tuple, list)):
         raise TypeError(f"{where} takes a tuple or list of tensors, got {type(tensors).__name__}")
     if not tensors:
-        error = ValueError if where == "cat" else RuntimeError  # as PyTorch
-        raise error(f"{where} needs at least one tensor, got none")
+        if where == "cat":  # as PyTorch
+            raise ValueError("cat(): expected a non-empty list of Tensors, got none")
+        raise RuntimeError(f"{where} expects a non-empty TensorList: pass at least one tensor")
     return [check_tensor(each, where) for each in tensors]
 
 
@@ -149,15 +150,25 @@ def _cat(tensors: "Sequence[Tensor]", dim: int, where: str) -> "Tensor":
         tensors = [each for each in tensors if each._array.shape != (0,)] or tensors[:1]
     first = tensors[0]._array.shape
     if not first:
-        raise RuntimeError(f"{where}: tensors without dimensions cannot be joined; use stack()")
+        raise RuntimeError(
+            f"{where}: a zero-dimensional tensor cannot be concatenated; use stack(), or reshape(1)"
+        )
     axis = normalize_dim(dim, len(first), where)
     for index, each in enumerate(tensors):
         shape = each._array.shape
         alike = shape[:axis] + first[axis : axis + 1] + shape[axis + 1 :]
-        if len(shape) != len(first) or alike != first:
+        if len(shape) != len(first):
             raise RuntimeError(
-                f"{where}: Sizes of tensors must match except in dimension {axis}, but tensor "
-                f"{index} is a {describe(each)} and tensor 0 a {describe(tensors[0])}"
+                f"{where}: Tensors must have same number of dimensions: got {len(first)} and "
+                f"{len(shape)}, as tensor {index} is a {describe(each)} and tensor 0 a "
+                f"{describe(tensors[0])}"
+            )
+        if alike != first:
+            at = next(at for at, size in enumerate(first) if alike[at] != size)
+            raise RuntimeError(
+                f"{where}: Sizes of tensors must match except in dimension {axis}. Expected size "
+                f"{first[at]} but got size {shape[at]} for tensor number {index} in the list, a "
+                f"{describe(each)}; tensor 0 is a {describe(tensors[0])}"
             )
     return Cat.apply(*[cast(each, dtype) for each in tensors], dim=axis)
 

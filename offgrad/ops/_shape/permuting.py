@@ -90,14 +90,20 @@ class Expand(Op):
         return grad.sum_to_size(self.self_sym_sizes)
 
 
+_OTHER_NUMBER = (
+    "number of dimensions in the tensor input does not match the length of the desired ordering"
+)
+
+
 def permute(input: "Tensor", *order: Any, dims: Any = None) -> "Tensor":
     """Return a view with the dimensions in the order given, one by one or as `dims`."""
     ndim = check_tensor(input, "permute")._array.ndim
     named = sizes(given_once(order, dims, "permute"), "permute", "dims")
     axes = tuple([normalize_dim(dim, ndim, "permute") for dim in named])
     if sorted(axes) != list(range(ndim)):
+        problem = "duplicate dims are not allowed" if len(axes) == ndim else _OTHER_NUMBER
         raise RuntimeError(
-            f"permute: dims must name each of {ndim} dimensions once, got {list(named)}"
+            f"permute: {problem}: dims must name each of {ndim} dimensions once, got {list(named)}"
         )
     return Permute.apply(input, dims=axes)
 
@@ -137,8 +143,8 @@ def movedim(
     old, new = pair
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
         raise RuntimeError(
-            "movedim: source and destination must name the same number of dimensions, each once, "
-            f"got {source} and {destination}"
+            "movedim: Invalid source or destination dims: both must name the same number of "
+            f"dimensions, each once, got {source} and {destination}"
         )
     if not ndim:
         return permute(input, ())
@@ -159,7 +165,7 @@ def t(input: "Tensor") -> "Tensor":
     """Return the transposed matrix; of vectors and scalars the tensor itself."""
     if check_tensor(input, "t")._array.ndim > 2:
         raise RuntimeError(
-            f"t: a tensor of at most 2 dimensions is needed, got a {describe(input)}"
+            f"t() expects a tensor with <= 2 dimensions, got a {describe(input)}; use transpose()"
         )
     return T.apply(input)
 
@@ -167,6 +173,9 @@ def t(input: "Tensor") -> "Tensor":
 def expand(input: "Tensor", *shape: Any, size: Any = None) -> "Tensor":
     """Return a view that repeats dimensions of size 1; -1 keeps a size."""
     return expand_to(input, sizes(given_once(shape, size, "expand", "size"), "expand"), "expand")
+
+
+_TOO_FEW = "the number of sizes must be greater or equal to the number of dimensions in the tensor"
 
 
 def expand_to(input: "Tensor", requested: Sequence[int], where: str) -> "Tensor":
@@ -179,15 +188,20 @@ def expand_to(input: "Tensor", requested: Sequence[int], where: str) -> "Tensor"
         if size == -1 and old_size is not None:
             target[axis] = old_size
         elif num_new < 0 or size < 0 or (old_size not in (None, 1) and old_size != size):
+            if num_new < 0:
+                problem = _TOO_FEW
+            elif size == old_size or old_size is None or size < 0:
+                problem = f"{size} is no size of a new dimension {axis}"
+            else:
+                problem = (
+                    f"The expanded size of the tensor ({size}) must match the existing size "
+                    f"({old_size}) at non-singleton dimension {axis}"
+                )
             raise RuntimeError(
-                f"{where}: only dimensions of size 1 (and new ones in front) can be expanded, got "
-                f"size {list(requested)} for a {describe(input)}"
+                f"{where}: {problem}, got size {list(requested)} for a {describe(input)}"
             )
     if num_new < 0:
-        raise RuntimeError(
-            f"{where}: the number of dimensions cannot shrink, got size {target} for a "
-            f"{describe(input)}"
-        )
+        raise RuntimeError(f"{where}: {_TOO_FEW}, got size {target} for a {describe(input)}")
     return Expand.apply(input, shape=tuple(target))
 
 

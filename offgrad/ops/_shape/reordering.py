@@ -116,14 +116,14 @@ def flip(input: "Tensor", *order: Any, dims: Any = None) -> "Tensor":
 def fliplr(input: "Tensor") -> "Tensor":
     """Return a copy with the columns in reverse order: dimension 1."""
     if check_tensor(input, "fliplr")._array.ndim < 2:
-        raise RuntimeError(f"fliplr: at least 2 dimensions are needed, got a {describe(input)}")
+        raise RuntimeError(f"fliplr: Input must be >= 2-d, got a {describe(input)}")
     return flip(input, 1)
 
 
 def flipud(input: "Tensor") -> "Tensor":
     """Return a copy with the rows in reverse order: dimension 0."""
     if not check_tensor(input, "flipud")._array.ndim:
-        raise RuntimeError("flipud: at least one dimension is needed, got a scalar")
+        raise RuntimeError("flipud: Input must be >= 1-d, got a scalar")
     return flip(input, 0)
 
 
@@ -181,10 +181,13 @@ def repeat(input: "Tensor", *one_by_one: Any, repeats: Any = None) -> "Tensor":
 
 def _repeat(input: "Tensor", counts: tuple[int, ...], where: str) -> "Tensor":
     if len(counts) < check_tensor(input, where)._array.ndim or min(counts, default=0) < 0:
-        raise RuntimeError(
-            f"{where}: each dimension needs a number that is not negative, got "
-            f"{list(counts)} for a {describe(input)}"
+        problem = (
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of "
+            "tensor"
         )
+        if min(counts, default=0) < 0:
+            problem = f"Trying to create tensor with negative dimension {min(counts)}"
+        raise RuntimeError(f"{where}: {problem}, got {list(counts)} for a {describe(input)}")
     return Repeat.apply(input, repeats=counts)
 
 

@@ -139,9 +139,19 @@ def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, 
         if known and size % known == 0:
             shape = tuple(size // known if each == -1 else each for each in shape)
     if min(shape, default=0) < 0 or prod(shape) != size:
+        problem = f"shape '{list(shape)}' is invalid for input of size {size}"
+        if min(shape, default=0) < -1:
+            problem = f"invalid shape dimension {min(shape)} in shape {list(shape)}"
+        elif shape.count(-1) > 1:
+            problem = f"only one dimension can be inferred, not several of shape {list(shape)}"
+        elif -1 in shape and 0 in shape and not size:
+            problem = (
+                f"cannot reshape tensor of 0 elements into shape {list(shape)} because the "
+                "unspecified dimension size -1 can be any value"
+            )
         raise RuntimeError(
-            f"{where}: shape '{list(shape)}' is invalid for input of size {size}: it must hold "
-            f"exactly the elements of the {describe(input)}; one size may be -1"
+            f"{where}: {problem}: it must hold exactly the elements of the {describe(input)}; one "
+            "size may be -1"
         )
     return shape
 
@@ -166,8 +176,9 @@ def view(input: "Tensor", *shape: Any, size: Any = None, dtype: Any = None) -> "
     result = _try_view(input, target)
     if result is None:
         raise RuntimeError(
-            f"view: shape {list(target)} needs a copy of this {describe(input)} with strides "
-            f"{input.stride()}; use reshape()"
+            f"view: shape {list(target)} needs a copy: view size is not compatible with input "
+            f"tensor's size and stride, {input.stride()} for this {describe(input)}. "
+            "Use .reshape(...) instead"
         )
     return result
 
@@ -225,9 +236,7 @@ def flatten(input: "Tensor", start_dim: int = 0, end_dim: int = -1) -> "Tensor":
     first = normalize_dim(start_dim, len(shape), "flatten")
     last = normalize_dim(end_dim, len(shape), "flatten")
     if last < first:
-        raise RuntimeError(
-            f"flatten: start_dim must not come after end_dim, got {first} and {last}"
-        )
+        raise RuntimeError(f"flatten: start_dim cannot come after end_dim, got {first} and {last}")
     if first == last:
         return input
     return reshape(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
@@ -258,8 +267,8 @@ def unflatten(input: "Tensor", dim: int, sizes: Sequence[int]) -> "Tensor":
         parts = tuple(shape[axis] // known if size == -1 else size for size in parts)
     if min(parts) < 0 or prod(parts) != shape[axis]:
         raise RuntimeError(
-            f"unflatten: sizes must multiply to the size {shape[axis]} of dim {axis} (one may be "
-            f"-1), got {list(parts)}"
+            f"unflatten: Provided sizes {list(parts)} don't multiply up to the size of dim {axis}, "
+            f"{shape[axis]}; one may be -1"
         )
     return view(input, *shape[:axis], *parts, *shape[axis + 1 :])
 

@@ -211,8 +211,8 @@ def narrow(input: "Tensor", dim: int, start: Any, length: int) -> "Tensor":
     first += size if first < 0 else 0
     if length < 0 or first > size - length:
         raise RuntimeError(
-            f"narrow: start and length must lie within the size {size} of dim {axis}, got {start} "
-            f"and {length}"
+            f"narrow: start ({start}) + length ({length}) exceeds dimension size ({size}) of dim "
+            f"{axis}, or length is negative"
         )
     return Slice.apply(input, dim=axis, start=first, end=first + length, step=1)
 
@@ -229,5 +229,8 @@ def select(input: "Tensor", dim: int, index: Any) -> "Tensor":
     size = input._array.shape[axis]
     entry = integer(index, "select", "index")
     if not -size <= entry < size:
-        raise IndexError(f"select: index must be from {-size} to {size - 1}, got {entry}")
+        raise IndexError(
+            f"select(): index {entry} out of range for tensor of size {list(input._array.shape)} "
+            f"at dimension {axis}: it must be from {-size} to {size - 1}"
+        )
     return Select.apply(input, dim=axis, index=entry)

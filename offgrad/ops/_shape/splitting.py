@@ -152,7 +152,8 @@ def _checked_sizes(
     length = tensor._array.shape[axis]
     if sum(pieces) != length or min(pieces, default=0) < 0:
         raise RuntimeError(
-            f"{where}: sections must add up to the size {length} of dim {axis}, got {list(pieces)}"
+            f"{where} expects split_sizes to sum exactly to {length}, the size of dim {axis}, got "
+            f"{list(pieces)}"
         )
     return pieces
 
@@ -201,7 +202,7 @@ def _chunks(input: "Tensor", chunks: int, dim: int, where: str) -> tuple[int, in
     axis = _axis(input, dim, where)
     chunks = integer(chunks, where, "the number of chunks")
     if chunks <= 0:
-        raise RuntimeError(f"{where}: the number of chunks must be positive, got {chunks}")
+        raise RuntimeError(f"{where} expects `chunks` to be greater than 0, got {chunks}")
     return axis, -(-input._array.shape[axis] // chunks)
 
 
@@ -310,6 +311,6 @@ def dsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
 def unbind(input: "Tensor", dim: int = 0) -> "tuple[Tensor, ...]":
     """Return a view of each index along `dim`, without that dimension."""
     if not check_tensor(input, "unbind")._array.ndim:
-        raise IndexError("unbind: a tensor without dimensions has no entries")
+        raise IndexError(f"unbind: Dimension specified as {dim} but tensor has no dimensions")
     axis = normalize_dim(dim, input._array.ndim, "unbind")
     return Unbind.apply_all(input, dim=axis)

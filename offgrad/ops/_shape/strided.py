@@ -243,7 +243,7 @@ def as_strided(
         storage_offset = integer(storage_offset, "as_strided", "storage_offset")
     if len(shape) != len(steps) or min((*shape, *steps), default=0) < 0:
         raise RuntimeError(
-            "as_strided: each size needs a stride that is not negative, got size "
+            "as_strided: mismatch in length of strides and shape, or a negative one: got size "
             f"{list(shape)} and stride {list(steps)}"
         )
     root = input._storage.root
