@@ -33,8 +33,8 @@ def _per_tensor(argument: Any, count: int, name: str) -> list[Any]:
         return [argument] * count
     if len(argument) != count:
         raise RuntimeError(
-            f"{name}: lists must have the same number of elements, got {count} tensors and a list "
-            f"of {len(argument)}"
+            f"{name}: Tensor lists must have the same number of tensors, got {count} and "
+            f"{len(argument)}; lists of numbers, too"
         )
     return list(argument)
 
@@ -83,7 +83,7 @@ def _foreach(operation: str) -> Callable[..., Any]:
         if not isinstance(self, (list, tuple)) or not all(isinstance(x, Tensor) for x in self):
             raise TypeError(f"{name} takes a list of tensors first, got {type(self).__name__}")
         if not self:
-            raise RuntimeError(f"{name}: the list must have at least one tensor")
+            raise RuntimeError(f"{name}: Tensor list must have at least one tensor")
         if base.startswith("addc") and len(operands) == 3 and isinstance(operands[2], Tensor):
             operands[2] = operands[2].tolist()
         columns = [_per_tensor(each, len(self), name) for each in operands]

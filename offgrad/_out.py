@@ -115,16 +115,17 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
         for each in (*targets, *results) if grad_mode.state.grad_enabled else ():
             if each.requires_grad:
                 raise RuntimeError(
-                    f"{name}: out= is not differentiable, so neither out nor an argument may "
-                    f"require grad, got a {describe(each)} that does; drop out=, or use no_grad()"
+                    f"{name}(): functions with out=... arguments don't support automatic "
+                    f"differentiation, but a {describe(each)} requires grad; drop out=, or use "
+                    "no_grad()"
                 )
         for target, value in zip(targets, results, strict=True):
             # The maximum of two tensors converts, that along a dimension does not.
             converts = not is_exact or (name in ("max", "min") and len(results) == 1)
             if not converts and target._array.dtype != value._array.dtype:
                 raise RuntimeError(
-                    f"{name}: out= must have the dtype of the result, {value._array.dtype.name}, "
-                    f"got a {describe(target)}"
+                    f"{name}: Expected out tensor to have dtype {value._array.dtype.name}, that of "
+                    f"the result, got a {describe(target)}"
                 )
             _write(name, target, value)
         return type(result)(*targets) if hasattr(result, "_fields") else out

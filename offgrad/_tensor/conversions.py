@@ -152,8 +152,8 @@ class Conversions(TensorBase):
             and grad_mode.is_grad_enabled()
         ):
             raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad: an array cannot carry the "
-                f"history of this {describe(self)}; use tensor.detach().numpy()"
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
+                f"instead: an array cannot carry the history of this {describe(self)}"
             )
         self._storage.export()
         return self._array
@@ -217,9 +217,10 @@ class Conversions(TensorBase):
 
     def __bool__(self) -> Any:
         if self._array.size != 1:
+            held = "more than one value" if self._array.size else "no values"
             raise RuntimeError(
-                f"Boolean value of Tensor with {self._array.size} elements is ambiguous, got a "
-                f"{describe(self)}; use any() or all()"
+                f"Boolean value of Tensor with {held} is ambiguous, got a {describe(self)}; use "
+                "any() or all()"
             )
         _needs_values(self, "Tensor.item()")
         return self._array.item() != 0
@@ -273,9 +274,8 @@ class Conversions(TensorBase):
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> "Tensor":
         if not self.is_leaf:
             raise RuntimeError(
-                "only leaves support the deepcopy protocol, but this "
-                f"{describe(self)} was computed by "
-                f"{self.grad_fn.name()}; copy its detach()"
+                "Only Tensors created explicitly by the user support the deepcopy protocol, but "
+                f"this {describe(self)} was computed by {self.grad_fn.name()}; copy its detach()"
             )
         known = memo.get(id(self))
         if known is not None:

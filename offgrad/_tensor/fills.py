@@ -115,7 +115,9 @@ class Fills(TensorBase):
             from_, to = 0, largest + 1 if from_ is None else from_
         from_ = 0 if from_ is None else from_
         if from_ >= to:
-            raise RuntimeError(f"random_: from must be below to, got from={from_} >= to={to}")
+            raise RuntimeError(
+                f"random_ expects 'from' to be less than 'to', but got from={from_} >= to={to}"
+            )
         check_range(from_, to - 1, kind, "random_")
         if self.is_meta:
             return self

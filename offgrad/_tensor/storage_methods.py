@@ -135,6 +135,10 @@ class StorageMethods(TensorBase):
         if self._requires_grad:
             raise RuntimeError("cannot resize variables that require grad; use a detached tensor")
         target = sizes(shape, "resize_")
+        if min(target, default=0) < 0:
+            raise RuntimeError(
+                f"resize_: Trying to create tensor with negative dimension, got {list(target)}"
+            )
         if target == self._array.shape and memory_format is None:
             return self
         if type(self._array) is MetaArray:

@@ -182,9 +182,12 @@ class Tensor(
             metadata(value).shape != metadata(self).shape
             or metadata(value).dtype != metadata(self).dtype
         ):
+            problem = f"with dtype '{metadata(value).dtype.name}'"
+            if metadata(value).shape != metadata(self).shape:
+                problem = f"of size '{list(metadata(value).shape)}'"
             raise RuntimeError(
-                f"grad must have its tensor's shape and dtype, got a {describe(value)} for a "
-                f"{describe(self)}"
+                f"attempting to assign a gradient {problem} that is not its tensor's: a "
+                f"{describe(value)} for a {describe(self)}"
             )
         if value is self:
             raise RuntimeError("can't assign Variable as its own grad; give it a clone()")
@@ -242,8 +245,8 @@ class Tensor(
         if (new.shape, new.dtype) != (old.shape, old.dtype):
             if self._requires_grad and not is_differentiable(new.dtype):
                 raise RuntimeError(
-                    "a tensor that requires grad takes floating point or complex data, got a "
-                    f"{describe(value)}"
+                    "data set to a tensor that requires gradients must be floating point or "
+                    f"complex dtype, got a {describe(value)}"
                 )
             self._accumulator = None  # it expects gradients of the old shape and dtype
         before = self._storage

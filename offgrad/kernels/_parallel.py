@@ -209,7 +209,7 @@ def _initial_num_threads() -> int:
         return usable_cpus()
     try:
         return _checked(int(text))
-    except ValueError:
+    except (ValueError, RuntimeError):
         raise ValueError(
             f"OFFGRAD_NUM_THREADS must be a whole number of threads, 1 or more; got {text!r}"
         ) from None
@@ -217,7 +217,7 @@ def _initial_num_threads() -> int:
 
 def _checked(count: int) -> int:
     if count < 1:
-        raise ValueError(f"kernels need at least 1 thread, got {count}")
+        raise RuntimeError(f"set_num_threads expects a positive integer, got {count}")
     return count
 
 

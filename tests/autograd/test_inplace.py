@@ -266,7 +266,7 @@ def test_setting_data() -> None:
     x.data = zeros(3) + 1
     assert x.shape == (3,)
     assert gradient(x * x, x) == [2, 2, 2]
-    with pytest.raises(RuntimeError, match="floating point or complex data"):
+    with pytest.raises(RuntimeError, match="floating point or complex dtype"):
         x.data = zeros(3).long()
 
 

@@ -179,7 +179,7 @@ VALUES: dict[str, Callable[[Any], Any]] = {
     "0-dim bool index": lambda m: m.ones(2)[m.tensor(False)],
     "0-dim index": lambda m: m.arange(3.0)[m.tensor(1)],
     "integers clamped to floats": lambda m: m.arange(3).clamp(0.5, 1.5),
-    "integers to a negative power": lambda m: m.full((2,), 2) ** m.tensor([-1, 2]),
+    "Integers to negative integer powers": lambda m: m.full((2,), 2) ** m.tensor([-1, 2]),
     "cumsum of integers": lambda m: m.ones(2, dtype=m.int32).cumsum(0),
     "cumsum of bools": lambda m: m.ones(3, dtype=m.bool).cumsum(0),
     "logsumexp over nothing": lambda m: m.ones(2, 0).logsumexp(1),

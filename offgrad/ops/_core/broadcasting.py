@@ -290,10 +290,15 @@ def ordered_floats(
     return x, y, dtype
 
 
-def no_bools(where: str, *operands: TensorLike) -> None:
-    """Raise RuntimeError for bools, tensors or numbers."""
+def no_bools(*operands: TensorLike) -> None:
+    """Raise RuntimeError for bools, tensors or numbers, which have no difference."""
     for each in operands:
         if isinstance(each, bool) or (
             isinstance(each, TensorBase) and each._array.dtype == np.bool_
         ):
-            raise RuntimeError(f"{where} is not defined for bools; convert them, or use ^ or ~")
+            dtypes = [getattr(each, "dtype", type(each)) for each in operands]
+            given = "two bool tensors" if dtypes[0] == dtypes[1] else "a bool tensor"
+            raise RuntimeError(
+                f"Subtraction, the `-` operator, with {given} is not supported; convert to "
+                "numbers, or use ^ or ~"
+            )

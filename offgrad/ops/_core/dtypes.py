@@ -1,5 +1,6 @@
 """Conversion of arguments to tensors, and PyTorch's type promotion."""
 
+import itertools
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad import kernels, memory
+from offgrad._dtype import type_name
 from offgrad._warning import warn_program
 from offgrad.autograd.op import Op
 from offgrad.autograd.tensor_base import (
@@ -54,7 +56,10 @@ def category(dtype: np.dtype[Any]) -> int:
     kind = dtype.kind
     if kind == "f" or kind == "V":  # V: ml_dtypes' bfloat16 and float8
         return 2
-    return {"b": 0, "i": 1, "u": 1, "c": 3}[kind]
+    try:
+        return {"b": 0, "i": 1, "u": 1, "c": 3}[kind]
+    except KeyError:
+        raise TypeError(f"dtype must be one of numbers or bool, got {dtype}") from None
 
 
 def promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
@@ -389,12 +394,13 @@ def cast_gradient(grad: "Tensor", dtype: np.dtype[Any]) -> "Tensor":
     return Cast.apply(grad, dtype=dtype, is_gradient=True)
 
 
-def check_ordered(tensor: TensorBase, where: str) -> None:
-    """Raise NotImplementedError for complex numbers, which have no order."""
+def check_ordered(
+    tensor: TensorBase, where: str, error: type[Exception] = NotImplementedError
+) -> None:
+    """Raise `error` for complex numbers, which have no order."""
     if tensor._array.dtype.kind == "c":
-        raise NotImplementedError(
-            f"{where} needs an order, which complex numbers lack, got {describe(tensor)}"
-        )
+        reason = f"{where}(): does not support complex input, which has no order"
+        raise error(str(not_implemented(where, tensor._array.dtype, reason)))
 
 
 def check_not_bool(
@@ -402,7 +408,12 @@ def check_not_bool(
 ) -> None:
     """Raise `error` for bools, for which PyTorch lacks some operations."""
     if tensor._array.dtype == np.bool_:
-        raise error(f"{where} is not defined for bool tensors; convert to a number")
+        raise error(f"\"{where}\" not implemented for 'Bool'; convert to a number")
+
+
+def not_implemented(where: str, dtype: np.dtype[Any], reason: str) -> NotImplementedError:
+    """Return the error for a dtype that an operation does not take."""
+    return NotImplementedError(f"\"{where}\" not implemented for '{type_name(dtype)}': {reason}")
 
 
 def check_broadcastable(where: str, *tensors: TensorBase) -> None:
@@ -418,15 +429,15 @@ def check_broadcastable(where: str, *tensors: TensorBase) -> None:
 def not_broadcastable(where: str, *tensors: TensorBase) -> RuntimeError:
     """Return the error for shapes that do not broadcast."""
     rule = "shapes must be equal, or 1 where they differ, counted from the last dimension"
-    if len(tensors) == 2:
-        a, b = (each._array.shape for each in tensors)
+    for first, second in itertools.pairwise(tensors):
+        a, b = first._array.shape, second._array.shape
         for back, (m, n) in enumerate(zip(reversed(a), reversed(b), strict=False), 1):
             if m != n and 1 not in (m, n):
                 rule += (
                     f". The size of tensor a ({m}) must match the size of tensor b ({n}) at "
                     f"non-singleton dimension {max(len(a), len(b)) - back}"
                 )
-                break
+                return shape_error(where, rule, *tensors)
     return shape_error(where, rule, *tensors)
 
 

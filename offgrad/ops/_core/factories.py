@@ -111,6 +111,6 @@ def check_requires_grad(tensor: TensorBase) -> None:
     """Raise RuntimeError unless the dtype of `tensor` can require grad."""
     if not is_differentiable(tensor._array.dtype):
         raise RuntimeError(
-            "only tensors of a floating point or complex dtype can require gradients, got "
+            "Only Tensors of floating point and complex dtype can require gradients, got "
             f"{tensor._array.dtype.name}; convert with .float()"
         )

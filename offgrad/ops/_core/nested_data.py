@@ -18,9 +18,10 @@ def check_numeric(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, An
         ValueError: for another byte order.
     """
     if array.dtype not in DTYPES and array.dtype.isnative:
+        given = "str" if array.dtype.kind == "U" else array.dtype.name
         raise TypeError(
-            f"{where}: elements must be numbers or bools, got dtype {array.dtype.name!r} (a "
-            "ragged or mixed sequence gives object)"
+            f"{where}: invalid data type {given!r}: elements must be numbers or bools (a ragged or "
+            "mixed sequence gives object)"
         )
     if not array.dtype.isnative:
         raise ValueError(
@@ -36,13 +37,16 @@ def array_of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     Without `dtype`, it has that to which the elements promote.
     """
     dtypes: set[np.dtype[Any]] = set()
-    plain = _as_python_numbers(data, dtypes)
+    try:
+        plain = _as_python_numbers(data, dtypes)
+    except RecursionError:
+        raise ValueError(
+            f"tensor(): too many dimensions {type(data).__name__!r}: a sequence holds itself"
+        ) from None
     try:
         array = np.asarray(plain)
     except ValueError as error:
-        raise ValueError(
-            f"tensor(): a sequence must have one length at each depth: {error}"
-        ) from None
+        raise _not_alike(plain, error) from None
     is_too_large = array.dtype == np.uint64 or (array.dtype == object and _holds_integers(array))
     if array.dtype == object and not is_too_large:
         strange = next(each for each in array.reshape(-1) if not isinstance(each, (int, float)))
@@ -57,6 +61,8 @@ def array_of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     if dtype is None:
         dtype = functools.reduce(promote_dtypes, dtypes) if dtypes else default_dtype()
     target = np.dtype(dtype)
+    if target not in DTYPES:
+        raise TypeError(f"tensor(): argument 'dtype' must be a dtype of numbers, not {dtype}")
     if target.kind in "iu" and array.dtype.kind != "b":
         _check_range(array, target, ValueError if is_too_large else RuntimeError)
     if array.dtype.kind == "c" and target.kind not in "cb":
@@ -112,6 +118,24 @@ def _first(data: Any) -> Any:
     return data
 
 
+def _not_alike(data: Any, error: ValueError) -> Exception:
+    """Return the error for nested sequences that differ in length, or in depth."""
+    level, dim = [data], 0
+    while any(isinstance(each, (list, tuple)) for each in level):
+        numbers = [each for each in level if not isinstance(each, (list, tuple))]
+        if numbers:
+            return TypeError(
+                f"tensor(): {numbers[0]!r} is not a sequence, as others at dim {dim} are"
+            )
+        other = next((len(each) for each in level if len(each) != len(level[0])), None)
+        if other is not None:
+            return ValueError(
+                f"tensor(): expected sequence of length {len(level[0])} at dim {dim} (got {other})"
+            )
+        level, dim = [item for each in level for item in each], dim + 1
+    return ValueError(f"tensor(): sequences must have one length at each depth: {error}")
+
+
 def _holds_integers(array: np.ndarray[Any, Any]) -> bool:
     return all(isinstance(each, (int, float)) for each in array.reshape(-1))
 
@@ -123,4 +147,5 @@ def _check_range(array: np.ndarray[Any, Any], dtype: np.dtype[Any], error: type[
     lowest = -highest if wraps else int(np.iinfo(dtype).min)
     # The bounds are powers of two, exact as floats.
     if array.size and not np.all((array >= lowest) & (array < highest + 1)):
-        raise error(f"tensor(): the numbers do not fit into {dtype.name}")
+        held = "Overflow when unpacking long: " if error is ValueError else ""
+        raise error(f"tensor(): {held}the numbers do not fit into {dtype.name}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops._core.dims import integer, shape_of
+from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import category, common_dtype, default_dtype
 from offgrad.ops._core.factories import factory
 from offgrad.ops._creation.constants import number
@@ -65,16 +65,20 @@ def _bounds(where: str, start: Any, end: Any, step: Any, dtype: Any) -> tuple[An
     if category(dtype) in (0, 3):
         raise NotImplementedError(f"{where} is not defined for {dtype.name}")
     if not np.isfinite([start, end, step]).all():
-        raise RuntimeError(f"{where}: finite numbers are needed, got {start}, {end} and {step}")
+        raise RuntimeError(
+            f"{where}: unsupported range: finite numbers are needed, got {start}, {end} and {step}"
+        )
     return *_leading(where, start, end, step), dtype
+
+
+_ZERO_STEP = "step must be nonzero"
 
 
 def _leading(where: str, start: Any, end: Any, step: Any) -> tuple[Any, Any, Any]:
     """Return the numbers of a range, whose step must lead from its start to its end."""
     if not step or (end - start) / step < 0:
-        raise RuntimeError(
-            f"{where}: step must lead from start to end, got start {start}, end {end}, step {step}"
-        )
+        problem = "upper bound and lower bound inconsistent with step sign" if step else _ZERO_STEP
+        raise RuntimeError(f"{where}: {problem}, got start {start}, end {end}, step {step}")
     return start, end, step
 
 
@@ -143,7 +147,7 @@ def _interval(
     """Return the checked bounds and number of steps, and the dtype."""
     steps = integer(steps, where, "steps")
     if steps < 0:
-        raise RuntimeError(f"{where}: steps must not be negative, got {steps}")
+        raise RuntimeError(f"{where}: number of steps must be non-negative, got {steps}")
     for each in (start, end):
         if isinstance(each, TensorBase) and each._array.ndim:
             raise RuntimeError(f"{where}: bounds have no dimensions, got a {describe(each)}")
@@ -160,5 +164,8 @@ def _interval(
 @factory
 def eye(n: int, m: int | None = None, *, dtype: Any = None) -> "Tensor":
     """Return the matrix [n, m] with ones on the diagonal; `m` defaults to `n`."""
-    rows, columns = shape_of((n, n if m is None else m), "eye")
+    rows, columns = (integer(each, "eye", "n") for each in (n, n if m is None else m))
+    if rows < 0 or columns < 0:
+        name, size = ("n", rows) if rows < 0 else ("m", columns)
+        raise RuntimeError(f"eye: {name} must be greater or equal to 0, got {size}")
     return wrap(np.eye(rows, columns, dtype=dtype or default_dtype()))

@@ -22,6 +22,7 @@ from offgrad.ops._core.dtypes import (
     TensorLike,
     as_factor,
     category,
+    not_implemented,
     number_before,
     number_of,
 )
@@ -166,9 +167,14 @@ class Div(Broadcasting):
 def _checked_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> Any:
     alpha = number_of(alpha, where)
     if category(dtype) < 2 and not isinstance(alpha, (int, np.integer)):
-        raise RuntimeError(f"{where}: for {dtype.name} alpha must be an integer, got {alpha}")
+        raise RuntimeError(
+            f"{where}: for {dtype.name} argument alpha must not be a floating point number, got "
+            f"{alpha}"
+        )
     if isinstance(alpha, bool) and category(dtype) > 0:
-        raise RuntimeError(f"{where}: alpha may be a bool for bools only, got {alpha}")
+        raise RuntimeError(
+            f"{where}: Boolean alpha only supported for Boolean results, not {dtype.name}"
+        )
     if isinstance(alpha, complex) and category(dtype) != 3:
         raise RuntimeError(f"{where}: for {dtype.name} alpha must be real, got {alpha}")
     return as_factor(alpha, dtype, where)
@@ -201,7 +207,7 @@ def sub(
         alpha, other = number_before("sub", other, "alpha"), deprecated
     if not isinstance(input, TensorBase) and isinstance(other, TensorBase) and alpha == 1:
         return rsub(other, input)
-    no_bools("sub", input, other)
+    no_bools(input, other)
     a, b, dtype = operands("sub", input, other)
     if type(alpha) is not int or alpha != 1:
         alpha = _checked_alpha(alpha, dtype, "sub")
@@ -217,7 +223,7 @@ def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     Raises:
         RuntimeError: for bools.
     """
-    no_bools("rsub", input, other)
+    no_bools(input, other)
     a, b, dtype = operands("rsub", input, other)
     if type(alpha) is not int or alpha != 1:
         alpha = _checked_alpha(alpha, dtype, "rsub")
@@ -286,9 +292,12 @@ def _real_numbers(
     """Return the operands and their dtype; raise for bools, complex numbers and integer zeros."""
     a, b, dtype = factors(where, input, other)
     if category(dtype) in (0, 3):
-        raise NotImplementedError(f"{where} is not defined for {dtype.name}; convert the operands")
+        raise not_implemented(where, dtype, "convert the operands")
     if category(dtype) == 1 and a._array.size and not b._array.all():
-        raise RuntimeError(f"{where}: an integer was divided by zero; mask the zeros or use floats")
+        raise RuntimeError(
+            f"{where}: ZeroDivisionError: an integer was divided by zero; mask the zeros or use "
+            "floats"
+        )
     return a, b, dtype
 
 
@@ -296,7 +305,8 @@ def rounded_div(input: TensorLike, other: TensorLike, rounding_mode: str) -> "Te
     """Return the rounded quotient, in the common dtype; its gradient is zero."""
     if rounding_mode not in ("floor", "trunc"):
         raise RuntimeError(
-            f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}"
+            "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+            f"{rounding_mode!r}"
         )
     a, b, dtype = _real_numbers("div", input, other)
     return Div.named("DivBackward2").apply(a, b, dtype=dtype, rounding_mode=rounding_mode)

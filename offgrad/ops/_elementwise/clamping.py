@@ -265,7 +265,7 @@ def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
         RuntimeError: if both are None.
     """
     if min is None and max is None:
-        raise RuntimeError("clamp needs min, max or both, got neither")
+        raise RuntimeError("clamp: At least one of 'min' or 'max' must not be None")
     return _clamp("clamp", input, min, max)
 
 

@@ -25,6 +25,7 @@ from offgrad.ops._core.dtypes import (
     check_ordered,
     check_tensor,
     common_dtype,
+    not_implemented,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ __all__ = [
 def _compare(ufunc: Callable[..., Any], a: TensorLike, b: TensorLike, where: str) -> "Tensor":
     x, y, dtype = operands(where, a, b)
     if dtype.kind == "c" and ufunc not in (np.equal, np.not_equal):
-        raise NotImplementedError(f"{where} needs an order, which complex numbers lack")
+        raise not_implemented(where, dtype, "it needs an order, which complex numbers lack")
     arrays = converted(x._array, dtype), converted(y._array, dtype)
     if dtype.kind != "V":
         return wrap(compute(ufunc, *arrays, dtype=np.bool_))
@@ -116,9 +117,7 @@ def ge(input: TensorLike, other: TensorLike) -> "Tensor":
 def _bits(ufunc: Callable[..., Any], a: TensorLike, b: TensorLike, where: str) -> "Tensor":
     x, y, dtype = operands(where, a, b)
     if dtype.kind not in "biu":
-        raise NotImplementedError(
-            f"{where} is defined for bool and integer tensors, got {dtype.name}"
-        )
+        raise not_implemented(where, dtype, "it takes bools and integers")
     return wrap(compute(ufunc, converted(x._array, dtype), converted(y._array, dtype)))
 
 
@@ -141,7 +140,8 @@ def bitwise_not(input: "Tensor") -> "Tensor":
     """Return ``~input`` of bools or integers."""
     if check_tensor(input, "bitwise_not")._array.dtype.kind not in "biu":
         raise TypeError(
-            f"bitwise_not is defined for bool and integer tensors, got {input._array.dtype.name}"
+            "~ (operator.invert) is only implemented on integer and Boolean-type tensors, got "
+            f"{input._array.dtype.name}"
         )
     return wrap(compute(np.invert, input._array))
 
@@ -229,7 +229,8 @@ def isclose(
             "convert one"
         )
     if rtol < 0 or atol < 0:
-        raise RuntimeError(f"isclose: tolerances must not be negative, got {rtol} and {atol}")
+        name, given = ("rtol", rtol) if rtol < 0 else ("atol", atol)
+        raise RuntimeError(f"isclose: {name} must be greater than or equal to zero, got {given}")
     check_broadcastable("isclose", input, other)
     with np.errstate(all="ignore"):
         return wrap(np.isclose(a, b, rtol, atol, equal_nan))
@@ -304,7 +305,10 @@ def where(condition: "Tensor", input: Any = None, other: Any = None) -> Any:
         warn_program("where received a uint8 condition, which is deprecated; use a bool tensor")
         condition = ne(condition, 0)
     if condition._array.dtype != np.bool_:
-        raise RuntimeError(f"where needs a bool condition, got {condition._array.dtype.name}")
+        raise RuntimeError(
+            "where expected condition to be a boolean tensor, got "
+            f"{condition._array.dtype.name}; compare it, or .bool()"
+        )
     if isinstance(input, TensorBase) or isinstance(other, TensorBase):
         a, b, dtype = operands("where", input, other)
     else:

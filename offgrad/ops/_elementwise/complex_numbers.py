@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels
+from offgrad._dtype import type_name
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.broadcasting import (
@@ -19,6 +20,7 @@ from offgrad.ops._core.dtypes import (
     check_broadcastable,
     check_tensor,
     floating,
+    not_implemented,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.rounding import sign_of
@@ -196,7 +198,7 @@ def _polar(magnitude: Array, angle: Array, out: Array) -> None:
 def abs(input: "Tensor") -> "Tensor":
     """Return the absolute value."""
     if check_tensor(input, "abs")._array.dtype == np.bool_:
-        raise NotImplementedError("abs is not defined for bool tensors; convert to a number")
+        raise not_implemented("abs", input._array.dtype, "convert to a number")
     return Abs.apply(input)
 
 
@@ -242,7 +244,7 @@ def view_as_real(input: "Tensor") -> "Tensor":
     """
     if check_tensor(input, "view_as_real")._array.dtype.kind != "c":
         raise RuntimeError(
-            f"view_as_real is defined for complex tensors, got {input._array.dtype.name}"
+            f"view_as_real is only supported for complex tensors, got {input._array.dtype.name}"
         )
     return ViewAsReal.apply(input)
 
@@ -261,7 +263,7 @@ def view_as_complex(input: "Tensor") -> "Tensor":
         )
     if array.ndim == 0 or array.shape[-1] != 2:
         raise RuntimeError(
-            f"view_as_complex needs a last dimension of size 2, got a {describe(input)}"
+            f"view_as_complex: Tensor must have a last dimension of size 2, got a {describe(input)}"
         )
     steps = input.stride()
     if array.size and (steps[-1] != 1 or any(step % 2 for step in steps[:-1])):
@@ -275,10 +277,12 @@ def view_as_complex(input: "Tensor") -> "Tensor":
 def _parts(where: str, a: "Tensor", b: "Tensor") -> "tuple[Tensor, Tensor]":
     dtypes = [check_tensor(each, where)._array.dtype for each in (a, b)]
     if dtypes[0].name not in _COMPLEX_DTYPES or dtypes[0] != dtypes[1]:
-        raise RuntimeError(
-            f"{where} needs two float32 or two float64 tensors, got {dtypes[0].name} and "
-            f"{dtypes[1].name}; convert them"
-        )
+        first, second = map(type_name, dtypes)
+        problem = "Expected both inputs to be Half, Float or Double tensors"
+        if {dtypes[0].name, dtypes[1].name} <= set(_COMPLEX_DTYPES):
+            problem = f"Expected object of scalar type {first} but got scalar type {second} for "
+            problem += "second argument"
+        raise RuntimeError(f"{where}: {problem}, got {first} and {second}; convert them")
     check_broadcastable(where, a, b)
     return a, b
 
@@ -307,7 +311,10 @@ def imag(input: "Tensor") -> "Tensor":
         RuntimeError: for real tensors.
     """
     if check_tensor(input, "imag")._array.dtype.kind != "c":
-        raise RuntimeError(f"imag is defined for complex tensors, got {input._array.dtype.name}")
+        raise RuntimeError(
+            "imag is not implemented for tensors with non-complex dtypes, got "
+            f"{input._array.dtype.name}"
+        )
     return view_as_real(input).select(-1, 1)
 
 

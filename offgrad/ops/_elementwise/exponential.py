@@ -297,7 +297,9 @@ def _limits(eps: float | None) -> tuple[float, float]:
 def neg(input: "Tensor") -> "Tensor":
     """Return ``-input``."""
     if check_tensor(input, "neg")._array.dtype == np.bool_:
-        raise RuntimeError("neg is not defined for bool tensors; use ~ or logical_not()")
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported; use ~ or logical_not()"
+        )
     return Neg.apply(input)
 
 

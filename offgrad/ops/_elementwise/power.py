@@ -252,8 +252,8 @@ def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
     base, number, dtype = operands("pow", check_tensor(input, "pow"), exponent)
     if category(dtype) == 1 and exponent < 0:  # type: ignore[operator]
         raise RuntimeError(
-            f"pow: integers to a negative power are not integers, got {dtype.name} ** {exponent}; "
-            "convert to float"
+            "pow: Integers to negative integer powers are not allowed, got "
+            f"{dtype.name} ** {exponent}; convert to float"
         )
     if dtype == np.bool_:
         return wrap(_integer_power(base._array, number._array))

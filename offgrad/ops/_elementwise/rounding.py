@@ -9,7 +9,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.ops._core.broadcasting import (
     compute,
 )
-from offgrad.ops._core.dtypes import category, check_ordered, check_tensor
+from offgrad.ops._core.dtypes import category, check_ordered, check_tensor, not_implemented
 from offgrad.ops._core.inplace_forms import inplace_form
 
 if TYPE_CHECKING:
@@ -74,9 +74,10 @@ class Frac(Op):
 
 def _stepwise(input: "Tensor", ufunc: Any, kind: str, decimals: int = 0) -> "Tensor":
     if check_tensor(input, kind)._array.dtype.kind == "c":
-        raise NotImplementedError(f"{kind} needs an order, which complex numbers lack")
+        reason = "it needs an order, which complex numbers lack"
+        raise not_implemented(kind, input._array.dtype, reason)
     if input._array.dtype == np.bool_:
-        raise NotImplementedError(f"{kind} is not defined for bool tensors; convert to a number")
+        raise not_implemented(kind, input._array.dtype, "convert to a number")
     if input._array.dtype.kind in "iu" and kind != "sign":
         if decimals:
             raise NotImplementedError("round to decimals is defined for floating point tensors")

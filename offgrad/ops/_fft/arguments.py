@@ -69,8 +69,8 @@ def resize(input: "Tensor", geometry: Geometry, where: str) -> "Tensor":
         shape[axis] = shape[axis] if length is None else length
         if shape[axis] < 1:
             raise RuntimeError(
-                f"{where}: a signal must have at least 1 element, got {shape[axis]} along dim "
-                f"{axis} for a {describe(input)}; pass another length as n or s"
+                f"{where}: Invalid number of data points ({shape[axis]}) along dim {axis} for a "
+                f"{describe(input)}: at least 1 is needed; pass another length as n or s"
             )
     x = _truncate(input, tuple(shape))
     return x if x._array.shape == tuple(shape) else ConstantPadNd.apply(x, shape=tuple(shape))
@@ -94,7 +94,7 @@ def dimensions(input: "Tensor", dim: Any, where: str) -> tuple[int, ...]:
     """
     dims = integers(dim, where, "dim")
     if dims and not input._array.ndim:
-        raise IndexError(f"{where}: a tensor without dimensions was given, and dim={dim}")
+        raise IndexError(f"{where}: Dimension specified as {dims[0]} but tensor has no dimensions")
     return tuple(normalize_dim(each, input._array.ndim, where) for each in dims)
 
 
@@ -122,12 +122,12 @@ def several_dims(input: "Tensor", s: Ints | None, dim: Ints | None, where: str) 
     else:
         axes = dimensions(input, dim, where)
     if len(set(axes)) != len(axes):
-        raise RuntimeError(f"{where}: a dimension must be given once, got dim={dim}")
+        raise RuntimeError(f"{where}: FFT dims must be unique, got dim={dim}")
     if lengths is None:
         return Geometry(axes, (None,) * len(axes))
     if len(lengths) != len(axes):
         raise RuntimeError(
-            f"{where}: s must have a length for each dimension to transform, got s={s} for dim="
+            f"{where}: dim and shape arguments must have the same length, got s={s} for dim="
             f"{axes} of a {describe(input)}"
         )
     return Geometry(axes, tuple(None if length == -1 else length for length in lengths))
@@ -145,7 +145,10 @@ def check_norm(norm: str | None, where: str) -> str:
     if not isinstance(norm, str):
         raise TypeError(f"{where}: norm must be a string or None, got {norm!r}")
     if norm not in INVERSE_NORM:
-        raise RuntimeError(f"{where}: norm must be one of {', '.join(INVERSE_NORM)}, got {norm!r}")
+        raise RuntimeError(
+            f"{where}: Invalid normalization mode: {norm!r}; norm must be one of "
+            f"{', '.join(INVERSE_NORM)}"
+        )
     return norm
 
 
@@ -179,7 +182,7 @@ def as_real(input: "Tensor", where: str) -> "Tensor":
     """
     if category(input._array.dtype) == 3:
         raise RuntimeError(
-            f"{where} transforms real numbers, got a {describe(input)}; take its real part, or "
+            f"{where} expects a real input tensor, got a {describe(input)}; take its real part, or "
             "transform it as complex"
         )
     return cast(input, _transform_dtype(input, where))

@@ -85,7 +85,7 @@ def _c2r(
         length = 2 * (input._array.shape[geometry.dim[-1]] - 1)
     if length < 1:
         raise RuntimeError(
-            f"{where}: the result must have at least 1 element in each dimension, got {length}; "
+            f"{where}: Invalid number of data points ({length}) of the result: it needs 1 or more; "
             "pass its length as n or s"
         )
     halved = Geometry(geometry.dim, (*others, length // 2 + 1))

@@ -293,7 +293,8 @@ def parse(index: Any) -> _Parsed:
         elif isinstance(item, (int, np.integer)):
             view.append(item)
         else:
-            raise IndexError(
+            kind = TypeError if isinstance(item, str) else IndexError  # as PyTorch
+            raise kind(
                 "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables "
                 "are valid indices, and lists of them, got "
                 f"{type(item).__name__}"

@@ -163,17 +163,22 @@ def _along(
     is_fill = where == "index_fill"
     if check_tensor(index, where)._array.dtype not in dtypes:
         names = " or ".join(np.dtype(each).name for each in dtypes)
-        message = f"{where}: the index must be {names}, got a {describe(index)}"
+        message = f"{where}(): Expected dtype {names} for index, got a {describe(index)}"
         raise IndexError(message) if is_fill else RuntimeError(message)
     if index._array.ndim > 1:
-        message = f"{where}: the index must be a vector, got a {describe(index)}"
+        message = f"{where}: Index is supposed to be a vector, got a {describe(index)}"
         raise RuntimeError(message) if is_fill else IndexError(message)
     size = input._array.shape[axis] if input._array.ndim else 1
     low = -size if is_fill else 0
     if not kernels.are_within(index._array, low, size):
+        lowest, highest = index._array.min(), index._array.max()
+        problem = "index out of range in self"
+        if where in ("index_fill", "index_copy"):
+            wrong = lowest if lowest < low else highest
+            problem = f"index {wrong} is out of bounds for dimension {axis} with size {size}"
         raise IndexError(
-            f"{where}: index out of range in self: indices must be from {low} to {size - 1}, got "
-            f"{index._array.min()} to {index._array.max()}"
+            f"{where}: {problem}: indices must be from {low} to {size - 1}, got {lowest} to "
+            f"{highest}"
         )
     return axis
 
@@ -185,13 +190,13 @@ def _check_source(
     shape = input._array.shape
     expected = (*shape[:axis], index._array.size, *shape[axis + 1 :]) if shape else ()
     if check_tensor(source, where)._array.dtype != input._array.dtype:
-        raise shape_error(where, "dtypes must be equal", input, source)
+        raise shape_error(where, "self and source expected to have the same dtype", input, source)
     # A tensor without dimensions is its own single entry.
     one_entry = source._array.size == 1 == index._array.size and max(source.ndim, len(shape)) == 1
     if source._array.shape != expected and not (one_entry and where == "index_copy"):
         message = (
-            f"{where}: the source must have an entry for each index, shape {list(expected)}, got a "
-            f"{describe(source)}"
+            f"{where}: Number of indices ({index._array.size}) should be equal to that of entries "
+            f"of the source, shape {list(expected)}, got a {describe(source)}"
         )
         counts_differ = source.ndim != len(shape) or (
             source.ndim > 0 and source._array.shape[axis] != index._array.size
@@ -257,7 +262,9 @@ def index_fill(input: "Tensor", dim: int, index: "Tensor", value: Any) -> "Tenso
     axis = _along(input, dim, index, "index_fill", (np.int64,))
     if isinstance(value, TensorBase):
         if value._array.ndim:
-            raise RuntimeError(f"index_fill: the value must be a scalar, got a {describe(value)}")
+            raise RuntimeError(
+                f"index_fill only supports a 0-dimensional value tensor, got a {describe(value)}"
+            )
         if category(value._array.dtype) == 3 != category(input._array.dtype):
             raise RuntimeError(
                 f"index_fill: a complex value does not fit into a {describe(input)}; take its .real"

@@ -47,7 +47,7 @@ def bincount(input: "Tensor", weights: "Tensor | None" = None, minlength: int = 
         raise NotImplementedError(f"bincount needs integers, got a {describe(input)}")
     if array.ndim != 1 or (array.size and array.min() < 0):
         raise RuntimeError(
-            "bincount takes 1D non-negative integers, got a "
+            "bincount only supports 1-d non-negative integral inputs, got a "
             f"{describe(input)}" + (f" with {array.min()}" if array.size else "")
         )
     if weights is None:
@@ -55,7 +55,7 @@ def bincount(input: "Tensor", weights: "Tensor | None" = None, minlength: int = 
     values = check_tensor(weights, "bincount")._array
     if values.shape != array.shape:
         raise RuntimeError(
-            f"bincount: weights must have one number for each of input, got a "
+            "bincount: weights should be 1-d and have the same length as input, got a "
             f"{describe(weights)} for a {describe(input)}"
         )
     dtype = np.float32 if values.dtype == np.float32 else np.float64

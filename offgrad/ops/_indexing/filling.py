@@ -74,5 +74,8 @@ def _called(
     lists = [np.broadcast_to(each._array, target.shape).reshape(-1).tolist() for each in others]
     results = [callable(*each) for each in zip(target.reshape(-1).tolist(), *lists, strict=True)]
     input._storage.write(where)
+    strange = next((each for each in results if isinstance(each, str)), None)
+    if strange is not None:
+        raise TypeError(f"{where}: what the function returns must be real number, not str")
     target[...] = np.asarray(results, target.dtype).reshape(target.shape)
     return input

@@ -144,7 +144,9 @@ def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
     dtype = input._array.dtype
     if isinstance(value, TensorBase):
         if value._array.ndim:
-            raise RuntimeError(f"masked_fill: the value must be a scalar, got a {describe(value)}")
+            raise RuntimeError(
+                f"masked_fill only supports a 0-dimensional value tensor, got a {describe(value)}"
+            )
         if category(value._array.dtype) == 3 != category(dtype):
             raise RuntimeError(
                 f"masked_fill: a complex value does not fit into a {describe(input)}"
@@ -168,13 +170,15 @@ def masked_scatter(input: "Tensor", mask: "Tensor", source: "Tensor") -> "Tensor
     """
     _check_mask(input, mask, "masked_scatter")
     if check_tensor(source, "masked_scatter")._array.dtype != input._array.dtype:
-        raise shape_error("masked_scatter", "dtypes must be equal", input, source)
+        raise shape_error(
+            "masked_scatter", "expected self and source to have same dtypes", input, source
+        )
     full = np.broadcast_shapes(input._array.shape, mask._array.shape)
     places = np.count_nonzero(np.broadcast_to(mask._array, full))
     if not input.is_meta and source._array.size < places:
         raise RuntimeError(
-            f"masked_scatter: the source must have an element for each of {places} places, got a "
-            f"{describe(source)}"
+            f"masked_scatter: Number of elements of source < number of ones in mask, {places}, got "
+            f"a {describe(source)}"
         )
     return MaskedScatter.apply(input, mask, source)
 

@@ -66,7 +66,9 @@ def _quantile(
     x = check_tensor(input, where)
     dtype, ndim = x._array.dtype, x._array.ndim
     if dtype not in (np.float32, np.float64):
-        raise RuntimeError(f"{where}(): the input must be float32 or float64, got a {describe(x)}")
+        raise RuntimeError(
+            f"{where}() input tensor must be either float or double dtype, got a {describe(x)}"
+        )
     if interpolation not in _INTERPOLATIONS:
         raise RuntimeError(
             f"{where}() interpolation must be one of {', '.join(_INTERPOLATIONS)}, got "
@@ -79,10 +81,12 @@ def _quantile(
                 f"{describe(q)} for a {describe(x)}"
             )
     elif not 0 <= q <= 1:
-        raise RuntimeError(f"{where}(): q must be in [0, 1], got {q}")
+        raise RuntimeError(f"{where}() q must be in the range [0, 1] but got {q}")
     fractions: Any = q if isinstance(q, TensorBase) else wrap(np.asarray(q, dtype))
     if not ((fractions._array >= 0) & (fractions._array <= 1)).all():
-        raise RuntimeError(f"{where}(): each q must be in [0, 1], got {fractions.tolist()}")
+        raise RuntimeError(
+            f"{where}() q values must be in the range [0, 1], got {fractions.tolist()}"
+        )
     axis = None if dim is None else normalize_dim(dim, ndim, where)
     flat = x.reshape(-1) if axis is None else x.movedim(axis, -1) if ndim else x.reshape(1)
     if not flat._array.size:

@@ -327,12 +327,12 @@ def scatter(
 def _positions(input: "Tensor", index: "Tensor", where: str) -> "Tensor":
     """Return `index`, which must hold positions in the flattened tensor."""
     if check_tensor(index, where)._array.dtype != np.int64:
-        raise RuntimeError(f"{where}: the index must be int64, got a {describe(index)}")
+        raise RuntimeError(f"{where}(): Expected a long tensor for index, got a {describe(index)}")
     size = check_tensor(input, where)._array.size
     if not kernels.are_within(index._array, -size, size):
         raise IndexError(
-            f"{where}: positions must be from {-size} to {size - 1}, got {index._array.min()} to "
-            f"{index._array.max()}"
+            f"{where}: out of range: positions on a tensor of {size} elements must be from {-size} "
+            f"to {size - 1}, got {index._array.min()} to {index._array.max()}"
         )
     return index
 

@@ -51,7 +51,8 @@ def _sorted_indices(
 
 def _ordered(input: "Tensor", dim: int, where: str) -> int:
     """Return the dimension counted from the front; complex numbers have no order."""
-    check_ordered(check_tensor(input, where), where)
+    error = RuntimeError if where in ("sort", "argsort", "topk", "msort") else NotImplementedError
+    check_ordered(check_tensor(input, where), where, error)
     return normalize_dim(dim, input._array.ndim, where)
 
 

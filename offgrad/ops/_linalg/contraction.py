@@ -77,10 +77,10 @@ def linalg_cross(input: "Tensor", other: "Tensor", *, dim: int = -1) -> "Tensor"
     """
     check_factors("cross", input, other)
     if input._array.ndim != other._array.ndim:
-        raise shape_error("cross", "both need the same number of dimensions", input, other)
+        raise shape_error("cross", "inputs must have the same number of dimensions", input, other)
     axis = normalize_dim(dim, input._array.ndim, "cross")
     if input._array.ndim == 0 or {input._array.shape[axis], other._array.shape[axis]} != {3}:
-        raise shape_error("cross", f"dim {axis} must have size 3", input, other)
+        raise shape_error("cross", f"inputs dimension {dim} must have length 3", input, other)
     return LinalgCross.apply(*broadcast_tensors(input, other), dim=axis)
 
 
@@ -122,7 +122,8 @@ def tensordot(a: "Tensor", b: "Tensor", dims: Any = 2) -> "Tensor":
             elif b._array.shape[n] == 1:
                 a = a.sum(m, keepdim=True)
             else:
-                raise shape_error("tensordot", f"dims {m} and {n} must have the same size", a, b)
+                rule = f"contracted dimensions need to match, {m} of one and {n} of the other"
+                raise shape_error("tensordot", rule, a, b)
     rest_a = [axis for axis in range(a._array.ndim) if axis not in first]
     rest_b = [axis for axis in range(b._array.ndim) if axis not in second]
     left, right = a.permute(rest_a + first), b.permute(second + rest_b)

@@ -146,7 +146,7 @@ def cdist(
                 f"cdist: real floating point matrices are needed, got a {describe(each)}"
             )
     if x1._array.shape[-1] != x2._array.shape[-1]:
-        raise shape_error("cdist", "rows must have the same size", x1, x2)
+        raise shape_error("cdist", "X1 and X2 must have the same number of columns", x1, x2)
     if not p >= 0:
         raise RuntimeError(f"cdist: p must not be negative, got {p}")
     if compute_mode not in _MODES:

@@ -40,8 +40,10 @@ def einsum(equation: Any, *operands: Any) -> "Tensor":
     inputs, arrow, output = text.partition("->")
     terms = inputs.split(",")
     if len(terms) != len(operands):
+        more = "more" if len(operands) > len(terms) else "fewer"
         raise RuntimeError(
-            f"einsum: an operand is needed for each term, got {len(operands)} for {equation!r}"
+            f"einsum: {more} operands were provided than specified in the equation: got "
+            f"{len(operands)} for {equation!r}"
         )
     for each in operands:
         check_tensor(each, "einsum")
@@ -83,7 +85,8 @@ def _ellipsis_ndim(term: str, operand: "Tensor") -> int:
     free = operand._array.ndim - len(letters)
     if free < 0 or (free and "..." not in term):
         raise RuntimeError(
-            f"einsum: the term {term!r} must name each dimension of a {describe(operand)}"
+            f"einsum: the number of subscripts in the equation, {term!r}, does not match the "
+            f"number of dimensions of a {describe(operand)}"
         )
     return free
 
@@ -132,8 +135,8 @@ def _contract(
                 sizes[label] = size
             elif size not in (1, sizes[label]):
                 raise RuntimeError(
-                    f"einsum: the dimensions {label!r} of {equation!r} must have the same size, "
-                    f"got {size} in a {describe(tensor)} and {sizes[label]} elsewhere"
+                    f"einsum: subscript {label} has size {size} in a {describe(tensor)}, which "
+                    f"does not broadcast with previously seen size {sizes[label]}, in {equation!r}"
                 )
     uses = [label for _, labels in tensors for label in labels]
     single = {label for label in uses if uses.count(label) == 1}.difference(result)

@@ -32,9 +32,11 @@ def check_matrices(tensor: "Tensor", where: str, square: bool = False) -> "Tenso
     """
     array = check_tensor(tensor, where)._array
     if array.ndim < 2:
-        raise RuntimeError(f"{where}: at least 2 dimensions are needed, got a {describe(tensor)}")
+        raise RuntimeError(f"{where}: A must have at least 2 dimensions, got a {describe(tensor)}")
     if square and array.shape[-1] != array.shape[-2]:
-        raise RuntimeError(f"{where}: A must hold square matrices, got a {describe(tensor)}")
+        raise RuntimeError(
+            f"{where}: A must be batches of square matrices, got a {describe(tensor)}"
+        )
     if array.dtype.kind not in "fc" or array.dtype.itemsize < 4:
         raise RuntimeError(
             f"{where}: floating point or complex numbers of 32 bits or more are needed, got a "

@@ -27,7 +27,7 @@ def vector_norm(
     check_tensor(x, "linalg.vector_norm")
     if dtype is None and category(x._array.dtype) < 2:
         raise RuntimeError(
-            "linalg.vector_norm: floating point or complex numbers are needed, got a "
+            "linalg.vector_norm: Expected a floating point or complex tensor as input, got a "
             f"{describe(x)}; pass dtype="
         )
     if isinstance(dim, (tuple, list)) and not len(dim):
@@ -67,7 +67,8 @@ def matrix_norm(
         return result
     if ord not in (1, -1, inf, -inf):
         raise RuntimeError(
-            f"linalg.matrix_norm: ord must be 'fro', 'nuc', inf, 1, 2 or its negative, got {ord!r}"
+            f"linalg.matrix_norm: Order {ord} not supported: it must be 'fro', 'nuc', inf, 1, 2 or "
+            "its negative"
         )
     summed, extreme = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = A.abs().sum(summed, keepdim=True)

@@ -13,7 +13,7 @@ from offgrad.ops._core.broadcasting import (
     broadcast_shape,
     conj,
 )
-from offgrad.ops._core.dtypes import check_tensor, shape_error
+from offgrad.ops._core.dtypes import check_tensor, not_implemented, shape_error
 from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.reshaping import UnsafeView
@@ -179,7 +179,19 @@ def inner_sizes_error(
         rows = prod(batch)
         n, m = reversed(b._array.shape) if transposed else b._array.shape
         rule += f": mat1 and mat2 shapes cannot be multiplied ({rows}x{columns} and {n}x{m})"
+    elif where == "dot":
+        rule += ": inconsistent tensor size"
+    elif where == "bmm":
+        expected, got = [a._array.shape[0], a._array.shape[2]], list(b._array.shape[:2])
+        rule += ": Expected size for first two dimensions of batch2 tensor to be: "
+        rule += f"{expected} but got: {got}"
+    elif b._array.ndim == 1 and a._array.ndim == 2:
+        (n, m), size = a._array.shape, b._array.size
+        rule += f": size mismatch, got input ({n}), mat ({n}x{m}), vec ({size})"
     return shape_error(where, rule, a, b)
+
+
+_ONE_DTYPE = "factors must have the same dtype"
 
 
 def check_factors(where: str, *tensors: "Tensor") -> None:
@@ -193,9 +205,10 @@ def check_factors(where: str, *tensors: "Tensor") -> None:
     for each in tensors[1:]:
         dtype = check_tensor(each, where)._array.dtype
         if dtype is not first and dtype != first:
-            raise shape_error(where, "factors must have the same dtype", tensors[0], each)
+            rule = "expected both vectors to have same dtype" if "dot" in where else _ONE_DTYPE
+            raise shape_error(where, rule, tensors[0], each)
     if first == np.bool_:
-        raise NotImplementedError(f"{where} is not defined for bools; convert to a number")
+        raise not_implemented(where, first, "convert to a number")
 
 
 @lower_precision
@@ -214,7 +227,8 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
 def _product(a: "Tensor", b: "Tensor", where: str) -> "Tensor":
     check_factors(where, a, b)
     if not a._array.ndim or not b._array.ndim:
-        raise shape_error(where, "both need at least one dimension", a, b)
+        rule = f"both arguments to {where} need to be at least 1D"
+        raise shape_error(where, rule, a, b)
     row, column = a._array.ndim == 1, b._array.ndim == 1
     if a._array.shape[-1] != b._array.shape[0 if column else -2]:
         raise inner_sizes_error(where, a, b)
@@ -253,13 +267,16 @@ def _of_dims(where: str, rule: str, a: "Tensor", b: "Tensor", *ndims: int) -> No
         if not isinstance(each, TensorBase):
             raise TypeError(f"{where} takes tensors, got {type(each).__name__}")
         if each._array.ndim != ndim:
+            if where == "bmm":
+                rule = f"batch{1 if each is a else 2} must be a 3D tensor: {rule}"
             raise shape_error(where, rule, a, b)
 
 
 @lower_precision
 def mm(input: "Tensor", mat2: "Tensor") -> "Tensor":
     """Return the product of two matrices."""
-    _of_dims("mm", "two matrices are needed; use matmul() for batches", input, mat2, 2, 2)
+    rule = "both arguments, self and mat2, must be a matrix; use matmul() for batches"
+    _of_dims("mm", rule, input, mat2, 2, 2)
     try:
         return _product(input, mat2, "mm")
     except SparseRefusalError:
@@ -272,34 +289,34 @@ def bmm(input: "Tensor", mat2: "Tensor") -> "Tensor":
     rule = "two batches [b, n, m] and [b, m, p] are needed"
     _of_dims("bmm", rule, input, mat2, 3, 3)
     if input._array.shape[0] != mat2._array.shape[0]:
-        raise shape_error("bmm", rule, input, mat2)
+        raise inner_sizes_error("bmm", input, mat2)
     return _product(input, mat2, "bmm")
 
 
 def mv(input: "Tensor", vec: "Tensor") -> "Tensor":
     """Return the product of a matrix and a vector."""
-    _of_dims("mv", "a matrix and a vector are needed", input, vec, 2, 1)
+    _of_dims("mv", "vector + matrix @ vector expected", input, vec, 2, 1)
     return _product(input, vec, "mv")
 
 
 def dot(input: "Tensor", tensor: "Tensor") -> "Tensor":
     """Return the sum of the products of two vectors, neither conjugated."""
-    _of_dims("dot", "two vectors are needed", input, tensor, 1, 1)
+    _of_dims("dot", "1D tensors expected", input, tensor, 1, 1)
     return _product(input, tensor, "dot")
 
 
 def vdot(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return the inner product of two vectors, the first conjugated."""
-    _of_dims("vdot", "two vectors are needed", input, other, 1, 1)
+    _of_dims("vdot", "1D tensors expected", input, other, 1, 1)
     check_factors("vdot", input, other)
     if input._array.shape != other._array.shape:
-        raise shape_error("vdot", "the sizes must be equal", input, other)
+        raise shape_error("vdot", "inconsistent tensor size", input, other)
     return Vdot.apply(input, other)
 
 
 def outer(input: "Tensor", vec2: "Tensor") -> "Tensor":
     """Return the outer product of two vectors."""
-    _of_dims("outer", "two vectors are needed", input, vec2, 1, 1)
+    _of_dims("outer", "Expected 1-D argument self and vec2", input, vec2, 1, 1)
     return input.reshape(input._array.size, 1) * vec2
 
 

@@ -46,7 +46,9 @@ def cov(
     """
     x = floating(check_tensor(input, "cov"), "cov")
     if x._array.ndim > 2:
-        raise RuntimeError(f"cov: at most two dimensions are possible, got a {describe(x)}")
+        raise RuntimeError(
+            f"cov: expected input to have two or fewer dimensions, got a {describe(x)}"
+        )
     rows = x.reshape(1, -1) if x._array.ndim < 2 else x
     count = rows._array.shape[1]
     weights: Any = None
@@ -146,7 +148,7 @@ def _trapezoids(
     if places._array.ndim == 1:
         if places._array.shape[0] != count:
             raise RuntimeError(
-                f"{where}: x needs as many places as there are samples, got a "
+                f"{where}: There must be one `x` value for each sample point, got a "
                 f"{describe(places)} for a {describe(samples)}"
             )
         places = places.reshape(-1, *(1,) * (samples._array.ndim - axis - 1))
@@ -203,14 +205,16 @@ def gradient(
     """
     x = check_tensor(input, "gradient")
     if edge_order not in (1, 2):
-        raise RuntimeError(f"torch.gradient only supports edge_order=1 and 2, got {edge_order}")
+        raise RuntimeError(
+            f"torch.gradient only supports edge_order=1 and edge_order=2, got {edge_order}"
+        )
     dims = normalize_dims(dim, x._array.ndim, "gradient")
     spacing = 1 if spacing is None else spacing
     distances = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
     if len(distances) != len(dims):
         raise RuntimeError(
-            f"gradient: spacing must be given for each of {len(dims)} dimensions, got "
-            f"{len(distances)}"
+            "torch.gradient expected spacing to be unspecified, a scalar or a list of one for each "
+            f"of {len(dims)} dimensions, got {len(distances)}"
         )
     return [_gradient(x, axis, h, edge_order) for axis, h in zip(dims, distances, strict=True)]
 
@@ -257,7 +261,7 @@ def vander(x: "Tensor", N: int | None = None, increasing: bool = False) -> "Tens
     """
     base = check_tensor(x, "vander")
     if base._array.ndim != 1:
-        raise RuntimeError(f"vander: x must have one dimension, got a {describe(base)}")
+        raise RuntimeError(f"vander: x must be a one-dimensional tensor, got a {describe(base)}")
     count = base._array.size if N is None else integer(N, "vander", "N")
     if count < 0:
         raise RuntimeError(f"N must be non-negative, got {count}")

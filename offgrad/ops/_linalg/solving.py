@@ -68,8 +68,8 @@ def _raise_singular(where: str, info: Array) -> None:
         order = int(info.reshape(-1)[failed[0]])
         batch = f"(Batch element {failed[0]}): " if info.ndim else ""
         raise LinAlgError(
-            f"{where}: {batch}the matrix is singular: the pivot {order} of its LU factors is zero; "
-            "use pinv() or lstsq() for such matrices"
+            f"{where}: {batch}the input matrix is singular: the pivot {order} of its LU factors is "
+            "zero; use pinv() or lstsq() for such matrices"
         )
 
 
@@ -147,8 +147,8 @@ def check_system(where: str, a: "Tensor", b: "Tensor", left: bool) -> None:
     check_same_dtype(where, a, b)
     if a._array.shape[-1] != b._array.shape[-2 if left else -1]:
         raise RuntimeError(
-            f"{where}: the sizes of A and B must fit {'AX = B' if left else 'XA = B'}, got "
-            f"{describe(a)} and {describe(b)}"
+            f"{where}: Incompatible shapes of A and B for the equation "
+            f"{'AX = B' if left else 'XA = B'}, got {describe(a)} and {describe(b)}"
         )
     try:
         np.broadcast_shapes(a._array.shape[:-2], b._array.shape[:-2])

@@ -139,7 +139,7 @@ def normal(
     parameters = [each for each in (mean, std) if isinstance(each, TensorBase)]
     deviations = std._array if isinstance(std, TensorBase) else np.asarray(std)
     if deviations.size and not deviations.min() >= 0:
-        raise RuntimeError(f"normal: std must not be negative, got {deviations.min()}")
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {deviations.min()}")
     if not parameters:
         if size is None:
             raise TypeError("normal: a size is needed if mean and std are numbers")
@@ -219,7 +219,7 @@ def multinomial(
             `num_samples` is not positive, or too large without replacement.
     """
     if not isinstance(input, TensorBase) or input._array.ndim not in (1, 2):
-        raise RuntimeError("multinomial: weights [C] or [N, C] are needed")
+        raise RuntimeError("multinomial: prob_dist must be 1 or 2 dim: weights [C] or [N, C]")
     if category(input._array.dtype) != 2:
         raise RuntimeError(
             f"multinomial: weights must be real floating point numbers, got a {describe(input)}"
@@ -230,12 +230,17 @@ def multinomial(
         return wrap(meta_tensor_memory(shape, np.dtype(np.int64)))
     weights = np.atleast_2d(input._array.astype(np.float64))
     if not np.isfinite(weights).all() or (weights < 0).any() or (weights.sum(1) <= 0).any():
-        raise RuntimeError("multinomial: weights must be finite, not negative, and not all zero")
+        raise RuntimeError(
+            "multinomial: probability tensor contains either `inf`, `nan` or element < 0, or all "
+            "weights are zero"
+        )
     drawable = num_samples if replacement else (weights > 0).sum(1).min(initial=num_samples)
     if not 0 < num_samples <= drawable:
+        problem = "num_samples must be positive"
+        if num_samples > 0:
+            problem = "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
         raise RuntimeError(
-            f"multinomial: num_samples must be positive and, without replacement, at most the "
-            f"{drawable} weights that are not zero, got {num_samples}"
+            f"multinomial: {problem}, got {num_samples}; {drawable} weights are not zero"
         )
     stream = (generator or default_generator).stream(weights.shape[0] * num_samples)
     shares = weights / weights.sum(1, keepdims=True)

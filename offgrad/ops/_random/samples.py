@@ -127,7 +127,10 @@ def _integers(
 ) -> Array:
     low, high = integer(low, where, "low"), integer(high, where, "high")
     if high <= low:
-        raise RuntimeError(f"{where}: low (from) must be below high (to), got {low} and {high}")
+        raise RuntimeError(
+            f"{where}: random_ expects 'from' to be less than 'to', but got low (from) {low} and "
+            f"high (to) {high}"
+        )
     check_range(low, high - 1, np.dtype(dtype), where)
     if is_shape_only():
         return memory.empty(shape, dtype)
@@ -227,7 +230,7 @@ def randperm(n: int, *, dtype: Any = None, generator: Generator | None = None) -
     """Return the integers 0 to ``n - 1`` in random order, int64 by default."""
     n = integer(n, "randperm", "n")
     if n < 0:
-        raise RuntimeError(f"randperm: n must not be negative, got {n}")
+        raise RuntimeError(f"randperm: Trying to create tensor with negative dimension {n}")
     if dtype is not None and n - 1 > largest_integer(dtype):
         raise RuntimeError(f"randperm: {dtype.name} does not hold all integers below {n}")
     order = (generator or default_generator).stream(n).permutation(n)

@@ -254,9 +254,9 @@ def diff(
         RuntimeError: for a tensor without dimensions, or a negative `n`.
     """
     if not check_tensor(input, "diff")._array.ndim:
-        raise RuntimeError("diff needs at least one dimension, got none")
+        raise RuntimeError("diff expects input to be at least one-dimensional, got a scalar")
     if n < 0:
-        raise RuntimeError(f"diff: n must not be negative, got {n}")
+        raise RuntimeError(f"diff: order must be non-negative but got {n}, as n")
     axis = normalize_dim(dim, input._array.ndim, "diff")
     ends = [each for each in (prepend, input, append) if each is not None]
     if n == 0:

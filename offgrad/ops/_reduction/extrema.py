@@ -180,7 +180,18 @@ def _fill_with_zeros(out: Array) -> None:
 def not_empty(input: "Tensor", dims: tuple[int, ...], where: str, kind: type[Exception]) -> None:
     """Raise `kind` if a dimension of `dims` is empty."""
     if builtins.any(input._array.shape[axis] == 0 for axis in dims):
-        raise kind(f"{where} needs at least one element, got shape {list(input.shape)}")
+        raise kind(f"{where}(): {_of_none(input._array, dims)}")
+
+
+def _of_none(array: Array, dims: tuple[int, ...]) -> str:
+    """Return what is wrong with reducing dimensions of which one is empty."""
+    axis = next(axis for axis in dims if array.shape[axis] == 0)
+    if len(dims) == array.ndim:
+        return (
+            "Expected reduction dim to be specified for input.numel() == 0: at least one element "
+            f"is needed, or a dim to have non-zero size, got shape {list(array.shape)}"
+        )
+    return f"Expected reduction dim {axis} to have non-zero size, got shape {list(array.shape)}"
 
 
 def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -> "Tensor":
@@ -238,9 +249,10 @@ def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor
     if dim is None:
         return _extreme(input, None, False, np.maximum if largest else np.minimum, where)
     if isinstance(dim, TensorBase):
+        check_tensor(input, where)
         return input.maximum(dim) if largest else input.minimum(dim)  # type: ignore[arg-type]
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
-    check_ordered(input, where)
+    check_ordered(input, where, RuntimeError)
     not_empty(input, (axis,) if input._array.ndim else (), where, IndexError)
     find = _argmax if largest else _argmin
     name = f"{where.capitalize()}Backward0"
@@ -277,11 +289,12 @@ def _arg_extreme(
     find: Any, input: "Tensor", dim: int | None, keepdim: bool, where: str
 ) -> "Tensor":
     array = check_tensor(input, where)._array
-    check_ordered(input, where)
+    check_ordered(input, where, RuntimeError)
     check_not_bool(input, where, RuntimeError)
     axis = None if dim is None else normalize_dim(dim, array.ndim, where)
     if not (array.size if axis is None or not array.ndim else array.shape[axis]):
-        raise IndexError(f"{where} needs at least one element, got shape {list(array.shape)}")
+        dims = tuple(range(array.ndim)) if axis is None else (axis,)
+        raise IndexError(f"{where}(): {_of_none(array, dims)}")
     if axis is None or not array.ndim:
         return wrap(find(array, axis=axis if array.ndim else None, keepdims=keepdim))
     found = _find_extreme(find, array, axis)

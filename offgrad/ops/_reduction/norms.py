@@ -112,7 +112,7 @@ def norm(
         input = cast(check_tensor(input, "norm"), dtype)
     if category(check_tensor(input, "norm")._array.dtype) < 2:
         raise RuntimeError(
-            "norm is defined for floating point and complex tensors, got "
+            "norm: Expected a floating point or complex tensor as input, got "
             f"{input._array.dtype.name}; pass dtype=offgrad.float32"
         )
     if p == "nuc":

@@ -174,8 +174,8 @@ def _variance(
 ) -> "Tensor":
     if category(check_tensor(input, where)._array.dtype) < 2:
         raise RuntimeError(
-            f"{where} is defined for floating point and complex tensors, got "
-            f"{input._array.dtype.name}; convert to float"
+            f"{where}: std and var only support floating point and complex dtypes, got "
+            f"{input._array.dtype.name}; convert with .float()"
         )
     if isinstance(dim, bool):  # PyTorch's other signature: var(unbiased)
         dim, unbiased = None, dim

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad._dtype import type_name
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory.meta import MetaArray, as_meta
@@ -227,8 +228,8 @@ def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
         input = cast(check_tensor(input, "mean"), dtype)
     if category(check_tensor(input, "mean")._array.dtype) < 2:
         raise RuntimeError(
-            "mean is defined for floating point and complex tensors, got "
-            f"{input._array.dtype.name}; pass dtype=offgrad.float32"
+            "mean: could not infer output dtype: it must be either a floating point or complex "
+            f"dtype, got {type_name(input._array.dtype)}; pass dtype=offgrad.float32"
         )
     dims = _dims(dim, input, "mean")
     tensor: Tensor = _named(Mean, dims).apply(input, dim=dims, keepdim=keepdim)

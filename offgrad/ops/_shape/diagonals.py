@@ -222,7 +222,8 @@ def _triangle(
 ) -> "Tensor":
     rows, columns = integer(row, where, "row"), integer(col, where, "col")
     if min(rows, columns) < 0:
-        raise RuntimeError(f"{where}: row and col must not be negative, got {rows} and {columns}")
+        name, size = ("row", rows) if rows < 0 else ("col", columns)
+        raise RuntimeError(f"{where}: {name} must be non-negative, got {size}")
     if np.dtype(dtype) not in (np.int32, np.int64):
         raise NotImplementedError(f"{where} gives int32 or int64, not {np.dtype(dtype).name}")
     found = find(rows, integer(offset, where, "offset"), columns)

@@ -267,10 +267,12 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> "tuple[Tensor, ...]"
         warn_program("meshgrid: pass indexing='ij', the default, or 'xy'")
         indexing = "ij"
     if indexing not in ("ij", "xy"):
-        raise RuntimeError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
+        raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij", got {indexing!r}')
     for each in vectors:
         if each._array.ndim > 1:
-            raise RuntimeError(f"meshgrid: vectors are needed, got a {describe(each)}")
+            raise RuntimeError(
+                f"meshgrid: Expected 0D or 1D tensor in the tensor list, got a {describe(each)}"
+            )
         if each._array.dtype != vectors[0]._array.dtype:
             raise RuntimeError(
                 "meshgrid: the vectors must have one dtype, got "

@@ -142,7 +142,7 @@ def roll(
     ndim = check_tensor(input, "roll")._array.ndim
     if not all_shifts or len(all_shifts) != (len(all_dims) or 1):
         raise RuntimeError(
-            f"roll: there must be a shift for each dimension, got shifts {list(all_shifts)} and "
+            f"roll: shifts and dimensions must align, got shifts {list(all_shifts)} and "
             f"dims {list(all_dims)}"
         )
     if all_dims and not ndim:
@@ -162,10 +162,12 @@ def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor"
     named = integers(dims, "rot90", "dims")
     axes = tuple([normalize_dim(dim, ndim, "rot90") for dim in named if ndim > 1])
     if len(axes) != 2 or axes[0] == axes[1]:
-        raise RuntimeError(
-            f"rot90: dims must be two different dimensions, got {list(dims)} for a "
-            f"{describe(input)}"
-        )
+        problem = "expected rotation dims to be different"
+        if ndim < 2:
+            problem = "expected total dims >= 2"
+        elif len(axes) != 2:
+            problem = "expected total rotation dims == 2"
+        raise RuntimeError(f"rot90: {problem}, got {list(dims)} for a {describe(input)}")
     return Rot90.apply(input, k=turns, dims=axes)
 
 
@@ -242,8 +244,8 @@ def repeat_interleave(
         counts = repeats._array
         if counts.dtype.kind not in "iu" or counts.ndim > 1 or counts.size not in (1, length):
             raise RuntimeError(
-                f"repeat_interleave: repeats must be integers, one or {length}, got a "
-                f"{describe(repeats)}"
+                "repeat_interleave: repeats must have the same size as input along dim, "
+                f"{length}, or 1, and be integers, got a {describe(repeats)}"
             )
         if type(counts) is MetaArray and output_size is None:
             raise RuntimeError(

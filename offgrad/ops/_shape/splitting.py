@@ -132,7 +132,7 @@ def _equal_lengths(length: int, size: int) -> tuple[int, ...]:
 def _axis(tensor: "Tensor", dim: int, where: str) -> int:
     if not check_tensor(tensor, where)._array.ndim:
         raise RuntimeError(
-            f"{where}: a tensor without dimensions cannot be split; use reshape(1) first"
+            f"{where} expects at least a 1-dimensional tensor, got a scalar; use reshape(1) first"
         )
     return normalize_dim(dim, tensor._array.ndim, where)
 
@@ -141,7 +141,9 @@ def _checked_size(tensor: "Tensor", axis: int, size: int, where: str) -> int:
     length = tensor._array.shape[axis]
     size = integer(size, where, "the size of a piece")
     if size < 0 or (size == 0 and length):
-        raise RuntimeError(f"{where}: the size of a piece must be positive, got {size}")
+        raise RuntimeError(
+            f"{where} expects split_size be non-negative, and 0 for an empty dim only, got {size}"
+        )
     return size
 
 
@@ -278,12 +280,13 @@ def tensor_split(
 def _numpy_split(input: "Tensor", parts: Any, dim: int, ndim: int, where: str) -> Any:
     if check_tensor(input, where)._array.ndim < ndim:
         raise RuntimeError(
-            f"{where}: at least {ndim} dimensions are needed, got a {describe(input)}"
+            f"{where} requires a tensor with at least {ndim} dimension{'s' * (ndim > 1)}, got a "
+            f"{describe(input)}"
         )
     if is_integer(parts) and (parts <= 0 or input._array.shape[dim] % parts):
         raise RuntimeError(
-            f"{where}: the size {input._array.shape[dim]} of dim {dim} must be divisible by the "
-            f"number of pieces, got {parts}"
+            f"{where} attempted to split along dimension {dim}, but the size of the dimension "
+            f"{input._array.shape[dim]} is not divisible by the number of pieces, {parts}"
         )
     return tensor_split(input, parts, dim)
 

@@ -213,8 +213,8 @@ def unfold(input: "Tensor", dimension: int, size: int, step: int) -> "Tensor":
     size, step = integer(size, "unfold", "size"), integer(step, "unfold", "step")
     if size < 0 or size > length or step <= 0:
         raise RuntimeError(
-            f"unfold: windows must fit into the size {length} of dim {axis} and step must be "
-            f"positive, got size {size} and step {step}"
+            f"unfold: maximum size for tensor at dimension {axis} is {length}, and step must be "
+            f"positive, but size is {size} and step {step}"
         )
     if not ndim:
         return input.reshape(1)[:size]
@@ -255,7 +255,7 @@ def as_strided(
     if 0 not in shape and not low <= first <= first + reach * x.itemsize <= high - x.itemsize:
         raise RuntimeError(
             f"as_strided: size {list(shape)} with stride {list(steps)} and storage_offset "
-            f"{storage_offset} leaves the memory of this {describe(input)}"
+            f"{storage_offset} are out of bounds for storage of this {describe(input)}"
         )
     return AsStrided.apply(
         input, size=shape, stride=steps, offset=offset, storage_offset=storage_offset
