@@ -149,8 +149,8 @@ class Tensor(
                 )
         elif self._grad_fn is not None:
             raise RuntimeError(
-                f"only leaf variables can change requires_grad, but this {describe(self)} was "
-                f"computed by {self._grad_fn.name()}; use detach()"
+                "you can only change requires_grad flags of leaf variables, but this "
+                f"{describe(self)} was computed by {self._grad_fn.name()}; use detach()"
             )
         self._requires_grad = bool(requires_grad)
         return self
@@ -217,7 +217,7 @@ class Tensor(
     @property
     def _version(self) -> int:
         if self._storage.inference:
-            raise RuntimeError("Inference tensors do not track versions; use a clone()")
+            raise RuntimeError("Inference tensors do not track version counter; use a clone()")
         return self._storage.version
 
     def is_inference(self) -> bool:
@@ -292,8 +292,8 @@ class Tensor(
         """
         if not self._requires_grad or self._grad_fn is not None:
             raise RuntimeError(
-                "post accumulate grad hooks are for leaf tensors that require grad, got a "
-                f"{describe(self)}; use register_hook for results"
+                "post accumulate grad hooks cannot be registered on non-leaf tensors, nor on those "
+                f"that do not require grad, got a {describe(self)}; use register_hook for results"
             )
         if self._post_accumulate_hooks is None:
             self._post_accumulate_hooks = {}

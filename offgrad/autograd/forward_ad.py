@@ -76,7 +76,7 @@ def enter_dual_level() -> int:
     """
     if _state.levels:
         raise RuntimeError(
-            "Nested forward mode is not there: exit the level before, or "
+            "Nested forward mode AD is not supported at the moment: exit the level before, or "
             "differentiate the tangent by backward"
         )
     _state.levels = ([],)
@@ -129,15 +129,17 @@ def make_dual(tensor: _Any, tangent: _Any, *, level: int | None = None) -> _Any:
         if not isinstance(each, _TensorBase):
             raise TypeError(f"make_dual takes tensors, but {kind} is a {type(each).__name__}")
         if not _is_differentiable(each._array.dtype):
-            raise ValueError(f"{kind} must be floating point or complex, got {each._array.dtype}")
+            raise ValueError(
+                f"Expected {kind} to be floating point or complex, got {each._array.dtype}"
+            )
         if _duals_below(each)[0]:
             raise RuntimeError(
-                f"the {kind} of a dual tensor must not have a tangent itself at the same level 0, "
+                f"the {kind} of a dual tensor has a forward gradient at the same level 0 itself, "
                 "which is not supported"
             )
     if tensor._array.shape != tangent._array.shape:
         raise RuntimeError(
-            "the tangent has a different size than its tensor: "
+            "Trying to set a forward gradient that has a different size than its tensor: "
             f"{list(tensor._array.shape)}, got {list(tangent._array.shape)}"
         )
     node = _Dual(tensor, tangent)

@@ -36,14 +36,17 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise: Functions are called by `apply`."""
-        raise RuntimeError(f"a Function is called by apply: use {type(self).__name__}.apply(...)")
+        raise RuntimeError(
+            "Legacy autograd function with non-static forward method is deprecated, and a Function "
+            f"is called by apply: use {type(self).__name__}.apply(...) and a static forward"
+        )
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Return the output tensor or a tuple of them."""
         raise NotImplementedError(
-            "a subclass of autograd.Function must define forward: a static method forward(ctx, "
-            "*args)"
+            "You must implement the forward function of a subclass of autograd.Function: a static "
+            "method forward(ctx, *args)"
         )
 
     @staticmethod
@@ -55,7 +58,7 @@ class Function:
     def backward(ctx: FunctionCtx, *grad_outputs: Any) -> Any:
         """Return a gradient for each argument of forward, None for those that are not tensors."""
         raise NotImplementedError(
-            "a Function needs a backward or vjp method of its own: a static method "
+            "You must implement either the backward or vjp method of a Function: a static method "
             "backward(ctx, *grad_outputs)"
         )
 
@@ -93,7 +96,9 @@ class Function:
         if cls.vjp is Function.vjp:
             return cls.backward
         if cls.backward is not Function.backward:
-            raise RuntimeError(f"{cls.__name__} must define backward or vjp, but defines both")
+            raise RuntimeError(
+                f"Implementing both 'backward' and 'vjp' is not allowed, but {cls.__name__} does"
+            )
         return cls.vjp
 
     @classmethod
@@ -170,13 +175,15 @@ def _check_dirty(node: FunctionNode, results: Sequence[Any]) -> None:
     for tensor in node.ctx._dirty:
         if id(tensor) not in result_ids:
             raise RuntimeError(
-                f"{node.name()} must return each tensor that it marked as dirty, but forward kept "
-                f"a {describe(tensor)} back; else the change would have no gradient"
+                "Some elements marked as dirty during the forward method were not returned as "
+                f"output: {node.name()} kept a {describe(tensor)} back, whose change would have no "
+                "gradient"
             )
         if tensor._base is not None and len(results) > 1:
             raise RuntimeError(
-                f"{node.name()}: a view marked dirty must be the only result of forward, but it "
-                f"returned {len(results)}; change a clone, or the base"
+                "your Function modifies inplace an input that is a view of another Tensor: it must "
+                f"be the only result of forward, but {node.name()} returned {len(results)}; change "
+                "a clone, or the base"
             )
 
 

@@ -73,7 +73,9 @@ def gradcheck(
         AssertionError: if neither `check_forward_ad` nor `check_backward_ad` is True.
     """
     if not (check_forward_ad or check_backward_ad):
-        raise AssertionError("one of check_forward_ad and check_backward_ad must be True")
+        raise AssertionError(
+            "Expected at least one of check_forward_ad or check_backward_ad to be True"
+        )
     arguments = _as_tuple(inputs)
     try:
         _check(func, arguments, eps, atol, rtol, nondet_tol, constants=False)
@@ -198,20 +200,32 @@ def _check(
         for output_nr, numerical in enumerate(_numerical(run, target, eps, outputs)):
             analytical = jacobians[output_nr][target_nr]
             if not np.allclose(analytical, numerical, rtol, atol, equal_nan=True):
+                part = _part(analytical, numerical, rtol, atol)
                 raise GradcheckError(
-                    f"Jacobian mismatch for output {output_nr} and input {index}: the gradient of "
-                    f"output {output_nr}, a {describe(outputs[output_nr])}, with respect to input "
-                    f"{index}, a {describe(target)}, must agree with finite differences; one row "
-                    "for each element of the input, "
-                    f"numerical:\n{numerical}\nanalytical:\n{analytical}"
+                    f"{part}Jacobian mismatch for output {output_nr} with respect to input "
+                    f"{index}: the gradient of output {output_nr}, a "
+                    f"{describe(outputs[output_nr])}, with respect to input {index}, a "
+                    f"{describe(target)}, must agree with finite differences; one row for each "
+                    f"element of the input, numerical:\n{numerical}\nanalytical:\n{analytical}"
                 )
+
+
+def _part(analytical: Array, numerical: Array, rtol: float, atol: float) -> str:
+    """Return what to say first of Jacobians that differ."""
+    if numerical.any() and not analytical.any():
+        return "Numerical gradient for function expected to be zero, as that of backward is. "
+    if numerical.dtype.kind == "c" and not np.allclose(
+        analytical.imag, numerical.imag, rtol, atol, equal_nan=True
+    ):
+        return "While considering the imaginary part of complex outputs only, "
+    return ""
 
 
 def _check_inputs(inputs: tuple[Any, ...]) -> None:
     checked = [(index, each._array) for index, each in enumerate(inputs) if _requires_grad(each)]
     if not checked:
         raise ValueError(
-            "gradcheck expects at least one input that requires grad, got none; pass "
+            "gradcheck expects at least one input tensor to require gradient, got none; pass "
             "requires_grad=True"
         )
     for index, array in checked:
@@ -225,8 +239,8 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
             step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
         ):
             raise RuntimeError(
-                f"gradcheck changes one element at a time, but elements of input {index} share "
-                "memory (a dimension has stride 0); pass a clone()"
+                f"input {index} has a dimension with stride 0, but gradcheck changes one element "
+                "at a time, and these share memory; pass a clone()"
             )
 
 

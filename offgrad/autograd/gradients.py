@@ -148,7 +148,7 @@ def grad(
     roots, grads = _roots(outputs, grad_outputs, "grad")
     targets = as_tuple(inputs)
     if not targets:
-        raise RuntimeError("grad() needs at least one tensor in inputs, got none")
+        raise RuntimeError("`inputs` argument to `grad()` cannot be empty: pass a tensor")
     edges = [
         _edge(target, index, "gradients exist for", "input") for index, target in enumerate(targets)
     ]
@@ -166,7 +166,7 @@ def grad(
             if each is None:
                 raise RuntimeError(
                     f"input {index} of grad(){_target_text(targets[index])}, appears to not have "
-                    "been used: grad() needs inputs that the outputs come from; pass "
+                    "been used: grad() needs inputs that the outputs come from. Set "
                     "allow_unused=True to get None for it"
                 )
     return tuple(input_grads)
@@ -185,8 +185,8 @@ def _batched(
     for index, (root, each) in enumerate(zip(roots, batches, strict=True)):
         if each is not None and each.shape[1:] != root.shape:
             raise RuntimeError(
-                "If `is_grads_batched=True`, the first dimension of each grad_output counts "
-                f"gradients and the others are the output's, but grad_output[{index}] is a "
+                "If `is_grads_batched=True`, we interpret the first dimension of each grad_output "
+                f"as a batch; the others must be the output's, but grad_output[{index}] is a "
                 f"{describe(each)} for a {describe(root)}"
             )
     counts = {each.shape[0] for each in batches if each is not None}
@@ -260,7 +260,7 @@ def _edge(target: Any, index: int, rule: str, kind: str) -> Edge:
     edge = gradient_edge(target)  # type: ignore[arg-type]
     if edge[0] is None:
         problem = (
-            f"element {index} of tensors does not require grad and has no grad_fn"
+            f"element {index} of tensors does not require grad and does not have a grad_fn"
             if kind == "tensor"
             else "One of the differentiated Tensors does not require grad"
         )
@@ -285,20 +285,22 @@ def _root_gradient(edge: Edge, grad: "Tensor | None", index: int, caller: str) -
             )
         if dtype.kind == "c":
             raise RuntimeError(
-                f"a gradient of 1 is implied only for real outputs, but tensor {index} is a "
-                f"{root}; take its .real or abs(), or pass the gradient"
+                f"grad can be implicitly created only for real scalar outputs, but tensor {index} "
+                f"is a {root}; take its .real or abs(), or pass the gradient"
             )
         return wrap(np.ones(shape, dtype))
     if grad._array.shape != shape:
         raise RuntimeError(
-            f"Mismatch in shape: the gradient to begin with must have its tensor's shape "
-            f"{list(shape)}, but grad_output[{index}] is a {describe(grad)}"
+            f"Mismatch in shape: grad_output[{index}] has a shape of {grad.shape} and "
+            f"output[{index}] has a shape of torch.Size({list(shape)}); the gradient to begin "
+            "with must have its tensor's shape"
         )
     if grad._array.dtype != dtype:
         if (grad._array.dtype.kind == "c") != (dtype.kind == "c"):
             raise RuntimeError(
-                "the gradient of a complex tensor must be complex, and of a real one real, but "
-                f"gradient {index} is a {describe(grad)} for a {root}; convert it with .to(dtype)"
+                "a complex gradient and its tensor are required to have the same dtype, and a real "
+                f"tensor has a real gradient, but gradient {index} is a {describe(grad)} for a "
+                f"{root}; convert it with .to(dtype)"
             )
         grad = grad.to(dtype)
     return grad

@@ -53,14 +53,14 @@ def check_history(target: "Tensor", name: str, recorded: bool) -> None:
     """Check as `check_mutable` does, except for read-only memory and elements that share memory."""
     if target._storage.inference and not grad_mode.state.inference:
         raise RuntimeError(
-            f"{name}: Inplace update to inference tensor, a {describe(target)}; outside "
-            "inference_mode() change its clone()"
+            f"{name}: Inplace update to inference tensor outside InferenceMode, a "
+            f"{describe(target)}; change its clone()"
         )
     if not grad_mode.state.grad_enabled:
         return
     if target._requires_grad and target._grad_fn is None:
         raise RuntimeError(
-            f"{name}: a leaf Variable that requires grad cannot change in place, got a "
+            f"{name}: a leaf Variable that requires grad is being used in an in-place operation, a "
             f"{describe(target)}; do it under no_grad(), or change a clone"
         )
     base, view_chain = base_of(target), target._view_chain
@@ -68,13 +68,13 @@ def check_history(target: "Tensor", name: str, recorded: bool) -> None:
         return
     if base._grad_fn is None and (base._requires_grad or target._requires_grad):
         raise RuntimeError(
-            f"{name}: a leaf Variable that requires grad cannot change in place by a view of it, "
-            f"got a {describe(target)}; do it under no_grad(), or change a clone"
+            f"{name}: a view of a leaf Variable that requires grad is being used in an in-place "
+            f"operation, a {describe(target)}; do it under no_grad(), or change a clone"
         )
     if view_chain is not None and view_chain.blocked_by is not None:
         raise RuntimeError(
-            f"{name}: this {describe(target)} is a view and is being modified inplace, but it "
-            f"cannot be, because {view_chain.blocked_by}"
+            f"{name}: this {describe(target)} is a view and is being modified inplace. "
+            f"{view_chain.blocked_by}"
         )
 
 

@@ -62,8 +62,8 @@ class _MutationContext:
     def unpack(self, packed: _CopyOnWrite) -> "Tensor":
         if not self.active:
             raise AssertionError(
-                "backward() must run inside the allow_mutation_on_saved_tensors() that recorded "
-                "the graph; move it there"
+                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context that "
+                "recorded the graph; move backward() there"
             )
         if packed.tensor is None:
             raise AssertionError(

@@ -187,7 +187,7 @@ class SavedTensor:
         hooks = state.hooks
         if storage.inference:
             raise RuntimeError(
-                f"Inference tensors cannot be saved: {self.origin()} needs for backward a "
+                f"Inference tensors cannot be saved for backward: {self.origin()} needs a "
                 f"{describe(tensor)} made in inference_mode(); use its clone(), or no_grad() "
                 "instead of inference_mode()"
             )
@@ -239,9 +239,9 @@ class SavedTensor:
             return tensor if self._edge_is_current(tensor) else self._rebuild(tensor)
         if unpacker is None:
             raise RuntimeError(
-                "Trying to backward through the graph a second time, or to read a saved tensor of "
-                f"it: the one that {self.origin()} saved was freed by an earlier backward() or "
-                "grad(); pass retain_graph=True to that"
+                "Trying to backward through the graph a second time (or to read its saved tensors "
+                f"after they have already been freed): an earlier backward() or grad() freed the "
+                f"one that {self.origin()} saved. Specify retain_graph=True in that"
             )
         return self._rebuild(self._unpack(unpacker, packed))
 
@@ -273,7 +273,7 @@ class SavedTensor:
         """
         if self._released:
             raise RuntimeError(
-                "Calling register_hooks on a saved tensor too late: backward freed the one that "
+                "Calling register_hooks on a saved tensor after it has been freed, the one that "
                 f"{self.origin()} saved; register hooks before it, or pass retain_graph=True to it"
             )
         tensor = self._tensor
@@ -337,8 +337,8 @@ class SavedTensor:
             modes.grad_mode, modes.grad_enabled = previous
         if storage.version != version:
             raise RuntimeError(
-                f"A pack hook is modifying its input: the tensor that {self.origin()} saves was "
-                f"changed by {storage.changed_by}; work on a clone"
+                "A saved tensor pack hook is modifying its input in place: the tensor that "
+                f"{self.origin()} saves was changed by {storage.changed_by}; work on a clone"
             )
         if packed is KEEP:
             return False
@@ -430,7 +430,8 @@ class SavedTensor:
     ) -> RuntimeError:
         storage = tensor._storage
         return RuntimeError(
-            "backward needs a tensor that was modified by an inplace operation: the "
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            "operation: the "
             f"{describe(tensor)} that {self.origin()} saved at version {self._version} is at "
             f"version {storage.version if version is None else version}, last changed in place by "
             f"{operation or storage.changed_by}; use the out-of-place form, or change a clone "

@@ -69,23 +69,23 @@ class ViewChain(NamedTuple):
 
 # Values of `ViewChain.blocked_by`; error messages contain them.
 SEVERAL_OUTPUTS = (
-    "it is one of several outputs of {}, whose histories cannot be separated; use the "
-    "out-of-place form, or take the view by indexing"
+    "This view is the output of a function that returns multiple views, {}, whose histories cannot "
+    "be separated; use the out-of-place form, or take the view by indexing"
 )
 NO_GRAD = (
-    "it was taken under no_grad() and the change is recorded; take the view and change it both "
-    "inside no_grad(), or both outside"
+    "A view was created in no_grad mode and is being modified inplace with grad mode on; take the "
+    "view and change it both inside no_grad(), or both outside"
 )
 INFERENCE = (
-    "it was taken in inference mode and the change is recorded; take the view and change it both "
-    "inside inference_mode(), or both outside"
+    "A view was created in inference mode and is being modified inplace outside it; take the view "
+    "and change it both inside inference_mode(), or both outside"
 )
 OUTSIDE = (
-    "it is an as_strided view of another view and may reach outside that view; take it of the base"
+    "It is an as_strided view of another view and may reach outside that view; take it of the base"
 )
 CUSTOM = (
-    "it is an output of {}, whose own backward would miss the change; use the out-of-place form, "
-    "or let the function return a clone"
+    "This view was created inside a custom Function, {}, whose own backward would miss the change; "
+    "use the out-of-place form, or let the function return a clone"
 )
 
 
@@ -193,7 +193,7 @@ def _refresh(view: "Tensor") -> None:
     if chain.blocked_by is not None:
         raise RuntimeError(
             f"the history of this view, a {describe(view)}, must follow an in-place change of its "
-            f"base or of another view, but {chain.blocked_by}"
+            f"base or of another view, but cannot. {chain.blocked_by}"
         )
     generation = base._generation
     replayed = grad_mode.call(True, chain.take, base)

@@ -678,11 +678,11 @@ def test_messages_name_the_argument() -> None:
         RuntimeError, match=r"should be torch\.Size\(\[2\]\) but got .*\[3\].* entry 0"
     ):
         functional.vjp(cubes, x, offgrad.ones(3))
-    with pytest.raises(TypeError, match=r"jvp: the v must be .*got int at index 1"):
+    with pytest.raises(TypeError, match=r"The v given to jvp must be .*got int at index 1"):
         functional.jvp(cubes, x, (x, 1))  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match=r"hessian needs .* one element.*\[2\].*sum"):
+    with pytest.raises(RuntimeError, match=r"hessian should contain a single element.*\[2\].*sum"):
         functional.hessian(cubes, x)
-    with pytest.raises(RuntimeError, match="func is independent of input 1"):
+    with pytest.raises(RuntimeError, match="is independent of input 1"):
         functional.jacobian(lambda a, b: a * a, (x, x), strict=True)
 
 

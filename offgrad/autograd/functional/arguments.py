@@ -11,18 +11,19 @@ if TYPE_CHECKING:
 
 # Errors of strict=True; the number is the index of the output, input or result.
 _V_NONE = {
-    "output": "func returns",
-    "input": "func takes",
+    "output": "the user-provided function returns",
+    "input": "the input to the user-provided function is",
 }
-OUTPUT_INDEPENDENT = "Output {} of func does not require gradients"
-INPUT_UNUSED = "The output of func is independent of input {}"
-OUTPUT_UNUSED = "Output {output} of func is independent of input {{}}"
+OUTPUT_INDEPENDENT = "Output {} of the user-provided function does not require gradients"
+INPUT_UNUSED = "The output of the user-provided function is independent of input {}"
+OUTPUT_UNUSED = "Output {output} of the user-provided function is independent of input {{}}"
 GRADIENT_INDEPENDENT = (
-    "hessian: the jacobian of func for input {} is constant: it is independent of the input"
+    "hessian: the jacobian of the user-provided function with respect to input {} is independent "
+    "of the input: it is constant"
 )
 RESULT_CONSTANT = (
-    "The jacobian of func is independent of input {}, so that create_graph=True cannot make the "
-    "result differentiable"
+    "The jacobian of the user-provided function is independent of input {}, so that "
+    "create_graph=True cannot make the result differentiable"
 )
 
 
@@ -59,15 +60,17 @@ def checked_vector(
         if len(like) != 1 or like[0].numel() != 1:
             shapes = ", ".join(describe(each) for each in like)
             raise RuntimeError(
-                f"{caller}: v can only be None if {_V_NONE[kind]} one tensor of one element, got "
-                f"{shapes}; pass as v a tensor of its shape for each {kind}"
+                f"{caller}: The vector v can only be None if {_V_NONE[kind]} one tensor of one "
+                f"element, got {shapes}; pass as v a tensor of its shape for each {kind}"
             )
         check_real(like[0], caller)
         return None
     tensors, _ = _as_tensors(v, "v", caller)
     if len(tensors) != len(like):
         if len(like) == 1:
-            raise RuntimeError(f"{caller}(): v must be one tensor, got {len(tensors)}")
+            raise RuntimeError(
+                f"{caller}(): The given v should contain a single Tensor, got {len(tensors)}"
+            )
         raise RuntimeError(
             f"{caller}(): v has an invalid length: it needs {len(like)} tensors, one for each "
             f"{kind}, got {len(tensors)}"
@@ -122,8 +125,8 @@ def call_scalar_function(
     (output,) = outputs
     if output.numel() != 1:
         raise RuntimeError(
-            f"{caller} needs a func that returns one element, got a {describe(output)}; reduce it, "
-            "as by sum()"
+            f"The Tensor returned by the function given to {caller} should contain a single "
+            f"element, got a {describe(output)}; reduce it, as by sum()"
         )
     check_real(output, caller)
     return output
@@ -225,7 +228,7 @@ def _as_tensors(values: Any, kind: str, caller: str) -> "tuple[tuple[Tensor, ...
         if not isinstance(each, TensorBase):
             position = "" if is_single else f" at index {index}"
             raise TypeError(
-                f"{caller}: the {kind} must be one Tensor, or some in a tuple, got "
+                f"The {kind} given to {caller} must be either a Tensor or a tuple of Tensors, got "
                 f"{type(each).__name__}{position}"
             )
     if not tensors and kind != "v":  # for v, the caller's message gives the expected number

@@ -177,8 +177,8 @@ def _check_strategy(
     forward = strategy == "forward-mode"
     if strict and (vectorize or (forward and not create_graph)):
         raise RuntimeError(
-            f"{caller}() checks strict=True row by row, which neither vectorize=True nor "
-            '"forward-mode" does; remove one of them'
+            f"{caller}() checks strict=True row by row: it and vectorize=True, or it and "
+            '"forward-mode", are not supported together; remove one of them'
         )
     if forward and (create_graph or not vectorize):
         raise NotImplementedError(

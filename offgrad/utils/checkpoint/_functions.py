@@ -179,7 +179,8 @@ def _in_sequence(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], A
 def _check_kind(use_reentrant: bool | None) -> None:
     if use_reentrant is None:
         warnings.warn(
-            "pass use_reentrant to checkpoint: the default is False, but PyTorch's is True; False "
-            "works with grad(), inputs=, keyword arguments and nested structures, too",
+            "the use_reentrant parameter should be passed explicitly: the default is False, but "
+            "PyTorch's is True; False works with grad(), inputs=, keyword arguments and "
+            "nested structures, too",
             stacklevel=3,
         )

@@ -185,10 +185,10 @@ class Checkpoint(Node):
         storage = tensor._storage
         if storage.version != version:
             raise RuntimeError(
-                "backward needs a tensor that was modified by an inplace operation: "
-                f"{self.save_log.records[packed]}, saved inside a checkpoint at version {version}, "
-                f"is at version {storage.version}, last changed in place by {storage.changed_by}; "
-                "use the out-of-place form, or change a clone"
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: {self.save_log.records[packed]}, saved inside a checkpoint at "
+                f"version {version}, is at version {storage.version}, last changed in place by "
+                f"{storage.changed_by}; use the out-of-place form, or change a clone"
             )
         return tensor
 
@@ -283,24 +283,25 @@ class _RecomputeHooks:
         if number >= len(forward.records):
             raise self.mismatch(
                 f"it saved another tensor, {self._save_log.records[-1]}, after the {number} of "
-                f"forward{_last_of(forward)}"
+                f"forward{_last_of(forward)}",
+                "trying to save more tensors during recomputation than in forward: ",
             )
         if self.unpacker.options.metadata:
             changed = difference(number, forward, self._save_log)
             if changed:
-                raise self.mismatch(changed)
+                raise self.mismatch(changed, _OTHER_TENSORS)
         if is_requested:
             self.recomputed[number] = save.tensor, save.tensor._storage.version
         if self._stops_early and len(self.recomputed) == len(self._requested):
             raise _StopRecomputation(self)
         return KEEP
 
-    def mismatch(self, description: str) -> CheckpointError:
+    def mismatch(self, description: str, rule: str = "") -> CheckpointError:
         """Return the error for a difference, and note it, since the function may catch it."""
         self._error = (
-            "checkpoint: the function must do in backward what it did in forward, but in backward "
-            f"{description}. Remove from it everything that changes from call to call: random "
-            "numbers other than offgrad's, counters, tensors that are changed in between"
+            f"checkpoint: {rule}the function must do in backward what it did in forward, but in "
+            f"backward {description}. Remove from it everything that changes from call to call: "
+            "random numbers other than offgrad's, counters, tensors that are changed in between"
         )
         if self.unpacker.options.debug:
             self._error += (
@@ -319,8 +320,14 @@ class _RecomputeHooks:
         if is_short or len(self.recomputed) < len(self._requested):
             raise self.mismatch(
                 f"it saved {count} tensors instead of {expected}{_last_of(self._save_log)}; the "
-                f"next one was {self.unpacker.save_log.records[count]}, in forward"
+                f"next one was {self.unpacker.save_log.records[count]}, in forward",
+                "A different number of tensors was saved in forward and recomputation: ",
             )
+
+
+_OTHER_TENSORS = (
+    "Recomputed values for the following tensors have different metadata than in forward: "
+)
 
 
 def _last_of(save_log: SaveLog) -> str:

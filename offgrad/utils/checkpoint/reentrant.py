@@ -92,7 +92,7 @@ class CheckpointFunction(Function):
         ]
         if not pairs:
             raise RuntimeError(
-                "none of output has requires_grad=True: the checkpoint has no gradient"
+                "none of output has requires_grad=True, this checkpoint() is not necessary"
             )
         run_backward([each for each, _ in pairs], [grad for _, grad in pairs])  # type: ignore[misc]
         found = [each.grad if isinstance(each, TensorBase) else None for each in detached]  # type: ignore[attr-defined]
