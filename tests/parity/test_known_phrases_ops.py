@@ -242,6 +242,34 @@ MORE: dict[str, Callable[[Any], Any]] = {
     "functions with out=... arguments don't support automatic differentiation": lambda lib: lib.add(
         leaf(lib, 1), 1, out=lib.ones((), dtype=lib.float64)
     ),
+    "start out of range (expected to be in range of [-3, 3], but got 5)": lambda lib: lib.ones(
+        3
+    ).narrow(0, 5, 1),
+    "narrow(): length must be non-negative": lambda lib: lib.ones(3).narrow(0, 0, -1),
+    "narrow() cannot be applied to a 0-dim tensor": lambda lib: lib.ones(()).narrow(0, 0, 1),
+    "only supports 0-dimensional start and end tensors": lambda lib: lib.linspace(
+        lib.ones(2), 1, 3
+    ),
+    "multinomial only supports floating-point dtypes for input": lambda lib: lib.tensor(
+        [1]
+    ).multinomial(1),
+    "cannot sample n_sample <= 0 samples": lambda lib: lib.ones(2).multinomial(0),
+    "invalid multinomial distribution": lambda lib: lib.zeros(2).multinomial(1),
+    "needs at least 2 dimensions, got 0 dimensions": lambda lib: lib.ones(()).renorm(1, 0, 1.0),
+    "expected each dimension size to be at least edge_order+1": lambda lib: lib.gradient(
+        lib.ones(1)
+    ),
+    "repeated dim in `source`": lambda lib: lib.ones(2, 2).movedim((0, 0), (0, 1)),
+    "Number of dimensions in size does not match the length of the physical_layout": (
+        lambda lib: lib.empty_permuted((2,), (0, 1))
+    ),
+    "Duplicate dim not allowed": lambda lib: lib.empty_permuted((2, 3), (0, 0)),
+    "expected fweights to have the same numel": lambda lib: lib.ones(2, 5).cov(
+        fweights=lib.tensor([1])
+    ),
+    "source tensor shape must match self tensor shape, excluding the specified dimension": (
+        lambda lib: lib.ones(3, 2).index_add(0, lib.tensor([0, 1]), lib.ones(2))
+    ),
 }
 PROGRAMS = CONVERSIONS | ARITHMETIC | REDUCTIONS | LINALG | MORE
 

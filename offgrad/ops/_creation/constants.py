@@ -70,9 +70,16 @@ def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None) -> "Te
     shape = shape_of((size,), "empty_permuted")
     order = integers(physical_layout, "empty_permuted", "physical_layout")
     if sorted(order) != list(range(len(shape))):
+        problem = "Duplicate dim not allowed"
+        if len(order) != len(shape):
+            problem = (
+                "Number of dimensions in size does not match the length of the physical_layout"
+            )
+        elif not 0 <= min(order) <= max(order) < len(shape):
+            problem = "Dimension out of range"
         raise RuntimeError(
-            f"empty_permuted: physical_layout names each dimension once, got {order} for size "
-            f"{shape}"
+            f"empty_permuted: {problem}: physical_layout names each dimension once, got {order} "
+            f"for size {shape}"
         )
     return wrap(empty_in_order(shape, default_dtype() if dtype is None else dtype, order))
 

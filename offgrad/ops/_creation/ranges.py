@@ -150,7 +150,9 @@ def _interval(
         raise RuntimeError(f"{where}: number of steps must be non-negative, got {steps}")
     for each in (start, end):
         if isinstance(each, TensorBase) and each._array.ndim:
-            raise RuntimeError(f"{where}: bounds have no dimensions, got a {describe(each)}")
+            raise RuntimeError(
+                f"{where} only supports 0-dimensional start and end tensors, got a {describe(each)}"
+            )
     start, end = number(start, where), number(end, where)
     inferred = common_dtype(start, end, 0.0)
     kind = inferred if dtype is None else dtype

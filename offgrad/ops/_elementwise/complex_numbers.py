@@ -281,8 +281,8 @@ def _parts(where: str, a: "Tensor", b: "Tensor") -> "tuple[Tensor, Tensor]":
         problem = "Expected both inputs to be Half, Float or Double tensors"
         if {dtypes[0].name, dtypes[1].name} <= set(_COMPLEX_DTYPES):
             problem = f"Expected object of scalar type {first} but got scalar type {second} for "
-            problem += "second argument"
-        raise RuntimeError(f"{where}: {problem}, got {first} and {second}; convert them")
+            problem += "second argument,"
+        raise RuntimeError(f"{where}: {problem} but got {first} and {second}; convert them")
     check_broadcastable(where, a, b)
     return a, b
 

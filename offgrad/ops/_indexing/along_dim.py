@@ -194,6 +194,11 @@ def _check_source(
     # A tensor without dimensions is its own single entry.
     one_entry = source._array.size == 1 == index._array.size and max(source.ndim, len(shape)) == 1
     if source._array.shape != expected and not (one_entry and where == "index_copy"):
+        if where == "index_add" and source.ndim > 0 and source.ndim != len(shape):
+            raise RuntimeError(
+                f"{where}: source tensor shape must match self tensor shape, excluding the "
+                f"specified dimension, so be {list(expected)}, got a {describe(source)}"
+            )
         message = (
             f"{where}: Number of indices ({index._array.size}) should be equal to that of entries "
             f"of the source, shape {list(expected)}, got a {describe(source)}"
@@ -267,7 +272,8 @@ def index_fill(input: "Tensor", dim: int, index: "Tensor", value: Any) -> "Tenso
             )
         if category(value._array.dtype) == 3 != category(input._array.dtype):
             raise RuntimeError(
-                f"index_fill: a complex value does not fit into a {describe(input)}; take its .real"
+                "index_fill: value cannot be converted to type of this "
+                f"{describe(input)}: it is complex"
             )
         cast = as_tensor_of(value, input._array.dtype, "index_fill")  # type: ignore[arg-type]
         return IndexFillTensor.apply(input, index, cast, dim=axis)

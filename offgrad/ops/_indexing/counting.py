@@ -167,7 +167,10 @@ def histogramdd(
     dims = points.shape[1]
     each = [bins] * dims if not isinstance(bins, (tuple, list)) else list(bins)
     if len(each) != dims:
-        raise RuntimeError(f"histogramdd: bins must be given for {dims} dimensions, got {bins}")
+        raise RuntimeError(
+            "histogramdd: The size of bins must be equal to the innermost dimension of the input, "
+            f"{dims}, got {bins}"
+        )
     edges = []
     for axis, one in enumerate(each):
         limits = None if range is None else (float(range[2 * axis]), float(range[2 * axis + 1]))

@@ -149,7 +149,8 @@ def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
             )
         if category(value._array.dtype) == 3 != category(dtype):
             raise RuntimeError(
-                f"masked_fill: a complex value does not fit into a {describe(input)}"
+                "masked_fill: value cannot be converted to type "
+                f"{dtype.name} without overflow: it is complex, for a {describe(input)}"
             )
         cast = as_tensor_of(value, dtype, "masked_fill")  # type: ignore[arg-type]
         return MaskedFillTensor.apply(input, mask, cast)

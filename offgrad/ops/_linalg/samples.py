@@ -57,8 +57,10 @@ def cov(
         if each is None:
             continue
         if each._array.shape != (count,):
+            rule = "the same numel" if each._array.ndim < 2 else "one or fewer dimensions"
             raise RuntimeError(
-                f"cov(): expected {name} to be a vector of {count} weights, got a {describe(each)}"
+                f"cov(): expected {name} to have {rule}, a vector of {count} weights, got a "
+                f"{describe(each)}"
             )
         kind, allowed = (1, "integral") if name == "fweights" else (2, "floating point")
         if category(each._array.dtype) != kind:
@@ -110,7 +112,10 @@ def renorm(input: "Tensor", p: float, dim: int, maxnorm: float) -> "Tensor":
     """
     x = check_tensor(input, "renorm")
     if x._array.ndim < 2:
-        raise RuntimeError(f"renorm: the input must have 2 or more dimensions, got a {describe(x)}")
+        raise RuntimeError(
+            f"renorm: input needs at least 2 dimensions, got {x._array.ndim} dimensions in a "
+            f"{describe(x)}"
+        )
     if not (p > 0 and maxnorm >= 0):
         raise RuntimeError(
             f"renorm: non-positive-norm not supported, got p={p} and maxnorm={maxnorm}"
@@ -223,7 +228,8 @@ def _gradient(x: "Tensor", axis: int, spacing: Any, edge_order: int) -> "Tensor"
     count = x._array.shape[axis]
     if count < edge_order + 1:
         raise RuntimeError(
-            f"gradient: each dimension needs more elements than edge_order, got a {describe(x)}"
+            "torch.gradient expected each dimension size to be at least edge_order+1, "
+            f"{edge_order + 1}, got a {describe(x)}"
         )
     x = floating(x, "gradient")
     places: Any

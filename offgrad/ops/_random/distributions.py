@@ -222,7 +222,8 @@ def multinomial(
         raise RuntimeError("multinomial: prob_dist must be 1 or 2 dim: weights [C] or [N, C]")
     if category(input._array.dtype) != 2:
         raise RuntimeError(
-            f"multinomial: weights must be real floating point numbers, got a {describe(input)}"
+            "multinomial only supports floating-point dtypes for input, the weights, got a "
+            f"{describe(input)}"
         )
     num_samples = integer(num_samples, "multinomial", "num_samples")
     if type(input._array) is MetaArray:
@@ -231,12 +232,12 @@ def multinomial(
     weights = np.atleast_2d(input._array.astype(np.float64))
     if not np.isfinite(weights).all() or (weights < 0).any() or (weights.sum(1) <= 0).any():
         raise RuntimeError(
-            "multinomial: probability tensor contains either `inf`, `nan` or element < 0, or all "
-            "weights are zero"
+            "multinomial: probability tensor contains either `inf`, `nan` or element < 0, or it is "
+            "an invalid multinomial distribution, whose weights are all zero"
         )
     drawable = num_samples if replacement else (weights > 0).sum(1).min(initial=num_samples)
     if not 0 < num_samples <= drawable:
-        problem = "num_samples must be positive"
+        problem = "cannot sample n_sample <= 0 samples"
         if num_samples > 0:
             problem = "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
         raise RuntimeError(

@@ -142,9 +142,13 @@ def movedim(
         pair.append([normalize_dim(dim, ndim, "movedim") for dim in dims])  # type: ignore[arg-type]
     old, new = pair
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
+        problem = "Invalid source or destination dims"
+        if len(old) == len(new):
+            repeated = "source" if len(set(old)) != len(old) else "destination"
+            problem = f"repeated dim in `{repeated}`"
         raise RuntimeError(
-            "movedim: Invalid source or destination dims: both must name the same number of "
-            f"dimensions, each once, got {source} and {destination}"
+            f"movedim: {problem}: both must name the same number of dimensions, each once, got "
+            f"{source} and {destination}"
         )
     if not ndim:
         return permute(input, ())

@@ -146,7 +146,7 @@ def roll(
             f"dims {list(all_dims)}"
         )
     if all_dims and not ndim:
-        raise IndexError(f"roll: a scalar has no dimensions, got dims {list(all_dims)}")
+        raise IndexError(f"roll: Dimension specified as {all_dims[0]} but tensor has no dimensions")
     axes = tuple([normalize_dim(dim, ndim, "roll") for dim in all_dims])
     return Roll.apply(input, shifts=all_shifts, dims=axes)
 

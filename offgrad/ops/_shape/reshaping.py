@@ -147,7 +147,7 @@ def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, 
         elif -1 in shape and 0 in shape and not size:
             problem = (
                 f"cannot reshape tensor of 0 elements into shape {list(shape)} because the "
-                "unspecified dimension size -1 can be any value"
+                "unspecified dimension size -1 can be any value and is ambiguous"
             )
         raise RuntimeError(
             f"{where}: {problem}: it must hold exactly the elements of the {describe(input)}; one "

@@ -198,21 +198,26 @@ def narrow(input: "Tensor", dim: int, start: Any, length: int) -> "Tensor":
         IndexError: if there is no such dimension, or `start` lies outside.
     """
     if not check_tensor(input, "narrow")._array.ndim:
-        raise RuntimeError("narrow: at least one dimension is needed, got a scalar")
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor; use reshape(1) first")
     axis = normalize_dim(dim, input._array.ndim, "narrow")
     size = input._array.shape[axis]
     if isinstance(start, TensorBase) and (start._array.ndim or start._array.dtype.kind not in "iu"):
         raise RuntimeError(
-            f"narrow: start must be an integer without dimensions, got a {describe(start)}"
+            f"narrow: start must be an 0-dim integral Tensor, or an int, got a {describe(start)}"
         )
     first, length = integer(start, "narrow", "start"), integer(length, "narrow", "length")
     if not -size <= first <= size:
-        raise IndexError(f"narrow: start must be from {-size} to {size}, got {first}")
+        raise IndexError(
+            f"narrow: start out of range (expected to be in range of [{-size}, {size}], but got "
+            f"{first}) along dim {axis}"
+        )
     first += size if first < 0 else 0
-    if length < 0 or first > size - length:
+    if length < 0:
+        raise RuntimeError(f"narrow(): length must be non-negative, got {length}")
+    if first > size - length:
         raise RuntimeError(
-            f"narrow: start ({start}) + length ({length}) exceeds dimension size ({size}) of dim "
-            f"{axis}, or length is negative"
+            f"narrow: start ({start}) + length ({length}) exceeds dimension size ({size}). It is "
+            f"that of dim {axis} of a {describe(input)}"
         )
     return Slice.apply(input, dim=axis, start=first, end=first + length, step=1)
 
