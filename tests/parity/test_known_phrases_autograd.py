@@ -45,7 +45,8 @@ def of_function(lib: Any, forward: Any = None, backward: Any = None, **others: A
     """Return the result of a Function with these methods, of a tensor that requires grad."""
     methods = {"forward": forward, "backward": backward}
     methods = {name: staticmethod(each) for name, each in methods.items() if each is not None}
-    return type("Own", (lib.autograd.Function,), methods | others).apply(leaf(lib, 1, 2) * 1)
+    own: Any = type("Own", (lib.autograd.Function,), methods | others)
+    return own.apply(leaf(lib, 1, 2) * 1)
 
 
 def no_backward(lib: Any) -> None:
@@ -75,7 +76,7 @@ def dirty_view(lib: Any) -> None:
         ctx.mark_dirty(x)
         return x, x.clone()
 
-    own = type(
+    own: Any = type(
         "Own",
         (lib.autograd.Function,),
         {"forward": staticmethod(forward), "backward": staticmethod(lambda ctx, *g: g[0])},
@@ -84,11 +85,8 @@ def dirty_view(lib: Any) -> None:
 
 
 def old_style(lib: Any) -> None:
-    class Own(lib.autograd.Function):
-        def forward(self, x: Any) -> Any:
-            return x
-
-    Own()(leaf(lib, 1))
+    own: Any = type("Own", (lib.autograd.Function,), {"forward": lambda self, x: x})
+    own()(leaf(lib, 1))
 
 
 def inplace_pack(lib: Any) -> None:
@@ -158,18 +156,14 @@ def to_the_end(lib: Any) -> None:
         checkpointed(lib, lambda x: (x * 1).sin(), lambda x: (x * 1).sin().cos())
 
 
-class Wrong:
-    """A double whose gradient is wrong, as a function for gradcheck."""
-
-    def __new__(cls, lib: Any, factor: float, x: Any) -> Any:
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * factor
-
-        methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        return type("Own", (lib.autograd.Function,), methods).apply(x)
+def wrong(lib: Any, factor: float, x: Any) -> Any:
+    """Return twice `x`, with `factor` as the derivative."""
+    methods = {
+        "forward": staticmethod(lambda ctx, x: x * 2),
+        "backward": staticmethod(lambda ctx, grad: grad * factor),
+    }
+    own: Any = type("Own", (lib.autograd.Function,), methods)
+    return own.apply(x)
 
 
 def functional(lib: Any) -> Any:
@@ -254,10 +248,10 @@ CHECKPOINTS: dict[str, Callable[[Any], Any]] = {
 }
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "Jacobian mismatch for output 0 with respect to input 0": lambda lib: lib.autograd.gradcheck(
-        lambda x: Wrong(lib, 3, x), leaf(lib, 1, 2)
+        lambda x: wrong(lib, 3, x), leaf(lib, 1, 2)
     ),
     "While considering the imaginary part of complex outputs only": lambda lib: (
-        lib.autograd.gradcheck(lambda x: Wrong(lib, 3, x), leaf(lib, 1, 2, dtype=lib.complex128))
+        lib.autograd.gradcheck(lambda x: wrong(lib, 3, x), leaf(lib, 1, 2, dtype=lib.complex128))
     ),
     "at least one input tensor to require gradient": lambda lib: lib.autograd.gradcheck(
         lambda x: x, lib.ones(2, dtype=lib.float64)
