@@ -247,7 +247,7 @@ def set_num_threads(count: int) -> None:
     compute at the same time share `count` - 1 helpers.
 
     Raises:
-        ValueError: for a count below 1.
+        RuntimeError: for a count below 1.
     """
     global _num_threads
     _num_threads = _checked(count)
