@@ -342,10 +342,12 @@ def _deep_copy_of(tensor: "Tensor", memo: dict[Any, Any]) -> "Tensor":
     storage = tensor._storage
     if storage.is_paged or type(storage.root) is MetaArray:
         return _clone_of(tensor)
-    if min(tensor._array.strides, default=0) < 0:  # which PyTorch's strides cannot describe
+    array = tensor._array
+    if min(array.strides, default=0) < 0:  # which PyTorch's strides cannot describe
         return _clone_of(tensor)
     key = shared_copy_key(storage)
-    if key not in memo and tensor._array.nbytes == storage.root.nbytes:
+    is_whole = array.nbytes == storage.root.nbytes and array.flags.c_contiguous
+    if is_whole and key not in memo:
         copy = _clone_of(tensor)
         if not copy._storage.is_paged:
             memo[key] = UntypedStorage(copy._storage)

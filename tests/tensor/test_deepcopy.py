@@ -57,3 +57,18 @@ def test_strides_that_are_zero_or_negative() -> None:
     assert expanded.stride() == (0, 1)
     reversed_ = og.from_numpy(og.arange(3.0).numpy()[::-1])
     assert copy.deepcopy(reversed_).tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("of", ["expanded", "overlapping", "transposed"])
+def test_a_view_as_large_as_its_memory_is_not_the_memory(of: str) -> None:
+    x = og.arange(8.0)
+    view = {
+        "expanded": x[:4].expand(2, 4),
+        "overlapping": x.as_strided((2, 4), (1, 1)),
+        "transposed": x.view(2, 4).t(),
+    }[of]
+    copied, whole = copy.deepcopy((view, x))
+    assert whole.tolist() == x.tolist()
+    assert copied.tolist() == view.tolist()
+    whole.zero_()
+    assert not copied.any()
