@@ -4,7 +4,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
@@ -79,6 +78,8 @@ class SobolEngine:
 
     def reset(self) -> "SobolEngine":
         """Go back to the begin; return the engine."""
+        from scipy.stats import qmc  # slow to import
+
         rng = None if self._start is None else np.random.default_rng(self._start)
         self._sequence = qmc.Sobol(
             self.dimension, scramble=self.scramble, bits=self.MAXBIT, rng=rng
