@@ -77,12 +77,12 @@ class Function:
         raise NotImplementedError("this Function has no jvp: its tangents come from backward")
 
     @classmethod
-    def has_jvp(cls) -> bool:
+    def _has_jvp(cls) -> bool:
         """Return whether the Function defines `jvp`."""
         return cls.jvp is not Function.jvp
 
     @classmethod
-    def transposed(cls, node: FunctionNode, grads: "Sequence[Tensor | None]") -> Any:
+    def _transposed(cls, node: FunctionNode, grads: "Sequence[Tensor | None]") -> Any:
         """Return gradients of no value whose own backward computes the tangents by `jvp`."""
         return _Transposed.apply(node, *grads)
 

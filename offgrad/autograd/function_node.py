@@ -162,8 +162,8 @@ class FunctionNode(Node):
                 wrap(zeros(shape, dtype)) if grad is None and dtype is not None else grad
                 for grad, (shape, dtype) in zip(grads, self.output_metadata, strict=True)
             )
-        if forward_mode.is_transposing and self.function.has_jvp():
-            transposed: Grads = self.function.transposed(self, grads)
+        if forward_mode.is_transposing and self.function._has_jvp():
+            transposed: Grads = self.function._transposed(self, grads)
             return transposed
         result = self.function._backward()(self.ctx, *grads)
         results = result if isinstance(result, tuple) else (result,)
