@@ -39,13 +39,18 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = No
     if end is None:
         raise TypeError("arange needs an end: arange(end), arange(start, end) or with a step")
     start, end, step, kind = _bounds("arange", 0 if start is None else start, end, step, dtype)
-    if category(kind) == 1:  # int64 counts whole numbers, as PyTorch does, the others any
-        first, stride = int(start), int(step)
-        if kind == np.int64:
-            start, end, step = _leading("arange", first, int(end), stride)
-        count = math.ceil((end - start) / step)
-        return wrap((first + np.arange(count) * stride).astype(kind))
+    if category(kind) == 1:
+        return wrap(_integers(start, end, step, kind).astype(kind, copy=False))
     return wrap(_converted(np.arange(start, end, step), kind))
+
+
+def _integers(start: Any, end: Any, step: Any, kind: Any) -> Array:
+    """Return whole numbers from bounds that may have fractions, as many as PyTorch gives."""
+    first, stride = int(start), int(step)
+    if kind == np.int64:  # the only dtype whose count drops the fractions before
+        return np.arange(*_leading("arange", first, int(end), stride))
+    count = math.ceil((end - start) / step)
+    return np.arange(count) * stride + first
 
 
 def _converted(numbers: Array, dtype: np.dtype[Any]) -> Array:
