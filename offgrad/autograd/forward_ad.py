@@ -15,7 +15,7 @@ from typing import NamedTuple as _NamedTuple
 
 from offgrad._missing import missing as _missing
 from offgrad.autograd.function_node import forward_mode as _forward_mode
-from offgrad.autograd.function_node import transposing as _transposing
+from offgrad.autograd.function_node import forward_mode_with as _forward_mode_with
 from offgrad.autograd.gradients import grad as _grad
 from offgrad.autograd.node import AccumulateGrad as _AccumulateGrad
 from offgrad.autograd.node import GradientEdge as _GradientEdge
@@ -200,7 +200,7 @@ def _tangent(output: _Any, nodes: list[_Dual], is_differentiable: bool) -> _Any:
     create_graph = is_differentiable or any(node.tangent.requires_grad for node in nodes)
     dummy = output.new_zeros(output.shape).requires_grad_()
     edges = [_GradientEdge(node, 0) for node in nodes]
-    with _transposing():
+    with _forward_mode_with("is_transposing"):
         grads = _grad(output, edges, dummy, None, True, True, True)
     # The gradient may be the dummy itself, as that of a sum.
     chosen = [

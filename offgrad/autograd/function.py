@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from offgrad.autograd import anomaly, grad_mode
-from offgrad.autograd.function_node import FunctionCtx, FunctionNode, forward_mode
+from offgrad.autograd.function_node import FunctionCtx, FunctionNode, forward_mode_with
 from offgrad.autograd.mutation import check_mutable, rewrite_history
 from offgrad.autograd.node import gradient_edge, tensor_from_edge
 from offgrad.autograd.saved_tensor import SavedTensor
@@ -306,6 +306,7 @@ class _Transposed(Function):
     @staticmethod
     def forward(ctx: Any, node: FunctionNode, *grads: "Tensor") -> Any:
         ctx.node = node
+        ctx.used = [each is not None for each in grads]
         ctx.set_materialize_grads(False)
         metadata = [
             None if target is None else target.output_metadata[output_nr]
@@ -317,18 +318,18 @@ class _Transposed(Function):
     def backward(ctx: Any, *tangents: Any) -> Any:
         node, of_tensors = ctx.node, iter(tangents)
         given = [next(of_tensors) if is_tensor else None for is_tensor in node._is_tensor]
-        outer, forward_mode.is_in_jvp = forward_mode.is_in_jvp, True
-        try:
+        with forward_mode_with("is_in_jvp"):
             result = node.function.jvp(node.ctx, *given)
-        finally:
-            forward_mode.is_in_jvp = outer
         results = result if isinstance(result, tuple) else (result,)
         if len(results) != len(node.output_metadata):
             raise RuntimeError(
                 f"{node.name()}: jvp must return a tangent, or None, for each of "
                 f"{len(node.output_metadata)} outputs of forward, but returned {len(results)}"
             )
-        return None, *results
+        # Of outputs that the result does not depend on, no tangent is asked.
+        return None, *[
+            each if is_used else None for each, is_used in zip(results, ctx.used, strict=True)
+        ]
 
 
 class _DelayedError(Function):

@@ -34,23 +34,14 @@ forward_mode = _ForwardMode()
 
 
 @contextmanager
-def forward_level() -> Iterator[None]:
-    """Keep what Functions pass to `save_for_forward`."""
-    outer, forward_mode.has_level = forward_mode.has_level, True
+def forward_mode_with(flag: str) -> Iterator[None]:
+    """Set an attribute of `forward_mode` in the block."""
+    outer = getattr(forward_mode, flag)
+    setattr(forward_mode, flag, True)
     try:
         yield
     finally:
-        forward_mode.has_level = outer
-
-
-@contextmanager
-def transposing() -> Iterator[None]:
-    """Let a Function with a `jvp` give gradients of no value, whose derivative calls it."""
-    outer, forward_mode.is_transposing = forward_mode.is_transposing, True
-    try:
-        yield
-    finally:
-        forward_mode.is_transposing = outer
+        setattr(forward_mode, flag, outer)
 
 
 class FunctionCtx:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from offgrad import autograd
-from offgrad.autograd.function_node import forward_level, transposing
+from offgrad.autograd.function_node import forward_mode_with
 from offgrad.autograd.tensor_base import TensorBase, is_differentiable
 from offgrad.func import _trees
 from offgrad.func._tracking import (
@@ -163,7 +163,7 @@ def jvp(
             f"{_trees.structure(primals)} and {_trees.structure(tangents)}"
         )
     tracked = Tracked(primals, caller)
-    with forward_level():
+    with forward_mode_with("has_level"):
         output, aux = split_auxiliary(run(func, tracked.tree, {}), has_aux, caller)
     outputs = check_tensors(output, caller)
     vectors = check_tensors(tangents, caller)
@@ -187,7 +187,7 @@ def tangents_of(outputs: Sequence[Any], tracked: Tracked, vectors: Sequence[Any]
         each.new_zeros(each.shape).requires_grad_(is_differentiable(each._array.dtype))
         for each in outputs
     ]
-    with transposing():
+    with forward_mode_with("is_transposing"):
         input_grads = derivatives(outputs, tracked.tensors, dummies, True)
     differentiable = [each for each in dummies if each.requires_grad]
     products = iter(derivatives(input_grads, differentiable, vectors, recorded))
@@ -202,7 +202,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
         primals: its arguments.
     """
     tracked = Tracked(primals, "linearize(f, *primals)")
-    with forward_level():
+    with forward_mode_with("has_level"):
         output = run(func, tracked.tree, {})
     outputs = check_tensors(output, "linearize(f, *primals)")
 

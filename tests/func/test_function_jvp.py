@@ -94,3 +94,16 @@ def test_a_wrong_number_of_tangents_is_refused() -> None:
         product, _ = Wrong.apply(x, og.tensor(3.0))
         with pytest.raises(RuntimeError, match="jvp must return a tangent"):
             forward_ad.unpack_dual(product)
+
+
+def test_outputs_without_gradients_need_no_tangents() -> None:
+    class Unmaterialized(Scaled):
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            Scaled.setup_context(ctx, inputs, output)
+            ctx.set_materialize_grads(False)
+
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(og.tensor(2.0), og.tensor(1.0))
+        product, _ = Unmaterialized.apply(x, og.tensor(3.0))
+        assert forward_ad.unpack_dual(product).tangent.item() == 30

@@ -235,18 +235,30 @@ def number_of(value: Any, where: str) -> Any:
     return value._array.item()
 
 
-def number_before(where: str, given: Any, name: str) -> Any:
-    """Return the number that an old form of a function takes before its tensors, and warn.
+def from_old(where: str, count: int, names: tuple[str, ...], *given: Any) -> list[Any]:
+    """Return the arguments of an old form, numbers before tensors, in today's order, and warn.
+
+    Such as ``add(x, alpha, y)``, ``addmm(beta, x, alpha, a, b)`` and ``x.addmm_(beta, a, b)``.
+
+    Args:
+        where: the operation.
+        count: of its tensors.
+        names: of its numbers, in their order; those that are left out are 1.
+        *given: the arguments.
 
     Raises:
-        TypeError: if it is no number.
+        TypeError: for another number of tensors, or more numbers.
     """
-    if isinstance(given, TensorBase) and given._array.ndim:
+    tensors = [each for each in given if isinstance(each, TensorBase)]
+    numbers = [each for each in given if not isinstance(each, TensorBase)]
+    keywords = " and ".join(f"{name}=" for name in names)
+    if len(tensors) != count or len(numbers) > len(names):
         raise TypeError(
-            f"{where} takes fewer tensors; the number is {name}=, got a {describe(given)}"
+            f"{where} takes {count} tensors, and numbers as {keywords}, got {len(tensors)} tensors "
+            f"and {len(numbers)} numbers"
         )
-    warn_program(f"{where} takes the number as a keyword, {name}=; the old form is deprecated")
-    return given
+    warn_program(f"{where} takes numbers as {keywords}; the old form is deprecated")
+    return [*tensors, *numbers, *[1] * (len(names) - len(numbers))]
 
 
 def as_factor(value: Any, dtype: np.dtype[Any], where: str) -> Any:

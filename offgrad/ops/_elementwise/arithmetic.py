@@ -22,8 +22,8 @@ from offgrad.ops._core.dtypes import (
     TensorLike,
     as_factor,
     category,
+    from_old,
     not_implemented,
-    number_before,
     number_of,
 )
 from offgrad.ops._core.inplace_forms import direct_ufuncs
@@ -180,12 +180,10 @@ def _checked_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> Any:
     return as_factor(alpha, dtype, where)
 
 
-def add(
-    input: TensorLike, other: TensorLike, deprecated: Any = None, *, alpha: Any = 1
-) -> "Tensor":
+def add(input: TensorLike, other: TensorLike, *old: Any, alpha: Any = 1) -> "Tensor":
     """Return ``input + alpha * other``; PyTorch's old ``add(input, alpha, other)`` warns."""
-    if deprecated is not None:
-        alpha, other = number_before("add", other, "alpha"), deprecated
+    if old:
+        input, other, alpha = from_old("add", 2, ("alpha",), input, other, *old)
     a, b, dtype = operands("add", input, other)
     if type(alpha) is not int or alpha != 1:
         alpha = _checked_alpha(alpha, dtype, "add")
@@ -195,16 +193,14 @@ def add(
         return of_sparse("add", (input, other), {"alpha": alpha})
 
 
-def sub(
-    input: TensorLike, other: TensorLike, deprecated: Any = None, *, alpha: Any = 1
-) -> "Tensor":
+def sub(input: TensorLike, other: TensorLike, *old: Any, alpha: Any = 1) -> "Tensor":
     """Return ``input - alpha * other``; PyTorch's old ``sub(input, alpha, other)`` warns.
 
     Raises:
         RuntimeError: for bools.
     """
-    if deprecated is not None:
-        alpha, other = number_before("sub", other, "alpha"), deprecated
+    if old:
+        input, other, alpha = from_old("sub", 2, ("alpha",), input, other, *old)
     if not isinstance(input, TensorBase) and isinstance(other, TensorBase) and alpha == 1:
         return rsub(other, input)
     no_bools(input, other)

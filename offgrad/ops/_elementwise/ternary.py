@@ -21,7 +21,7 @@ from offgrad.ops._core.dtypes import (
     check_broadcastable,
     check_tensor,
     common_dtype,
-    number_before,
+    from_old,
     number_of,
 )
 
@@ -175,15 +175,15 @@ def lerp(input: "Tensor", end: "Tensor", weight: TensorLike) -> "Tensor":
 
 
 def addcmul(
-    input: "Tensor", tensor1: Any, tensor2: "Tensor", deprecated: Any = None, *, value: Any = 1
+    input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *old: Any, value: Any = 1
 ) -> "Tensor":
     """Return ``input + value * tensor1 * tensor2``.
 
     PyTorch's old ``addcmul(input, value, tensor1, tensor2)`` warns.
     """
-    if deprecated is not None:
-        value = number_before("addcmul", tensor1, "value")
-        tensor1, tensor2 = tensor2, deprecated
+    if old:
+        given = input, tensor1, tensor2, *old
+        input, tensor1, tensor2, value = from_old("addcmul", 3, ("value",), *given)
     tensors = [check_tensor(each, "addcmul") for each in (input, tensor1, tensor2)]
     check_broadcastable("addcmul", *tensors)
     dtype = common_dtype(*tensors)
@@ -192,7 +192,7 @@ def addcmul(
 
 
 def addcdiv(
-    input: "Tensor", tensor1: Any, tensor2: "Tensor", deprecated: Any = None, *, value: Any = 1
+    input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *old: Any, value: Any = 1
 ) -> "Tensor":
     """Return ``input + value * tensor1 / tensor2``.
 
@@ -201,9 +201,9 @@ def addcdiv(
     Raises:
         RuntimeError: if both `tensor1` and `tensor2` are integers.
     """
-    if deprecated is not None:
-        value = number_before("addcdiv", tensor1, "value")
-        tensor1, tensor2 = tensor2, deprecated
+    if old:
+        given = input, tensor1, tensor2, *old
+        input, tensor1, tensor2, value = from_old("addcdiv", 3, ("value",), *given)
     tensors = [check_tensor(each, "addcdiv") for each in (input, tensor1, tensor2)]
     if all(category(each._array.dtype) < 2 for each in tensors[1:]):
         raise RuntimeError("addcdiv divides floating point tensors, got integers; convert one")

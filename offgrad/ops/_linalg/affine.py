@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from offgrad import kernels, memory
-from offgrad._warning import warn_program
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
     broadcast_shape,
     conj,
 )
-from offgrad.ops._core.dtypes import as_factor, category, check_tensor, number_of, shape_error
+from offgrad.ops._core.dtypes import (
+    as_factor,
+    category,
+    check_tensor,
+    from_old,
+    number_of,
+    shape_error,
+)
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 from offgrad.ops._linalg.products import (
@@ -350,24 +356,7 @@ def _add_product(
     return op.apply(input, a, b, beta=beta, alpha=alpha)
 
 
-def _from_old(where: str, *given: Any) -> tuple[Any, ...]:
-    """Return the arguments of PyTorch's old forms, and warn.
-
-    These are ``addmm(beta, input, alpha, mat1, mat2)``, the same without alpha, and those of
-    methods: ``input.addmm_(beta, alpha, mat1, mat2)``.
-
-    Raises:
-        TypeError: for all else.
-    """
-    tensors = [each for each in given if isinstance(each, TensorBase)]
-    numbers = [each for each in given if not isinstance(each, TensorBase)]
-    if len(tensors) != 3 or len(numbers) > 2:
-        raise TypeError(
-            f"{where} takes three tensors, and numbers as beta= and alpha=, got "
-            f"{len(tensors)} tensors and {len(numbers)} numbers"
-        )
-    warn_program(f"{where} takes numbers as beta= and alpha=; the old form is deprecated")
-    return *tensors, *numbers, *[1] * (2 - len(numbers))
+_NUMBERS = ("beta", "alpha")
 
 
 @lower_precision
@@ -380,7 +369,7 @@ def addmm(
         RuntimeError: if the sizes or dtypes do not fit.
     """
     if old:
-        input, mat1, mat2, beta, alpha = _from_old("addmm", input, mat1, mat2, *old)
+        input, mat1, mat2, beta, alpha = from_old("addmm", 3, _NUMBERS, input, mat1, mat2, *old)
 
     def shape(a: Any, b: Any) -> Any:
         return (a[0], b[1]) if a[1] == b[0] else None
@@ -396,7 +385,7 @@ def addmv(
 ) -> "Tensor":
     """Return ``beta * input + alpha * (mat @ vec)``."""
     if old:
-        input, mat, vec, beta, alpha = _from_old("addmv", input, mat, vec, *old)
+        input, mat, vec, beta, alpha = from_old("addmv", 3, _NUMBERS, input, mat, vec, *old)
 
     def shape(a: Any, b: Any) -> Any:
         return (a[0],) if a[1] == b[0] else None
@@ -409,7 +398,7 @@ def addr(
 ) -> "Tensor":
     """Return ``beta * input + alpha * outer(vec1, vec2)``."""
     if old:
-        input, vec1, vec2, beta, alpha = _from_old("addr", input, vec1, vec2, *old)
+        input, vec1, vec2, beta, alpha = from_old("addr", 3, _NUMBERS, input, vec1, vec2, *old)
     return _add_product(Addr, "addr", input, vec1, vec2, (1, 1), lambda a, b: (*a, *b), beta, alpha)
 
 
@@ -423,7 +412,9 @@ def baddbmm(
 ) -> "Tensor":
     """Return ``beta * input + alpha * (batch1 @ batch2)`` of batches of matrices."""
     if old:
-        input, batch1, batch2, beta, alpha = _from_old("baddbmm", input, batch1, batch2, *old)
+        input, batch1, batch2, beta, alpha = from_old(
+            "baddbmm", 3, _NUMBERS, input, batch1, batch2, *old
+        )
     return _add_product(Baddbmm, "baddbmm", input, batch1, batch2, (3, 3), _batch, beta, alpha)
 
 
@@ -433,7 +424,9 @@ def addbmm(
 ) -> "Tensor":
     """Return ``beta * input + alpha * (batch1 @ batch2).sum(0)`` of batches of matrices."""
     if old:
-        input, batch1, batch2, beta, alpha = _from_old("addbmm", input, batch1, batch2, *old)
+        input, batch1, batch2, beta, alpha = from_old(
+            "addbmm", 3, _NUMBERS, input, batch1, batch2, *old
+        )
 
     def shape(a: Any, b: Any) -> Any:
         full = _batch(a, b)
