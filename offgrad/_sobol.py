@@ -48,7 +48,12 @@ class SobolEngine:
             n: the number of points.
             out: a tensor that takes them.
             dtype: a floating point dtype.
+
+        Raises:
+            ValueError: for a negative number.
         """
+        if n < 0:
+            raise ValueError(f"SobolEngine.draw needs a number of points from 0 on, got {n}")
         kind = ops.get_default_dtype() if dtype is None else dtype
         with warnings.catch_warnings():  # PyTorch leaves the number of points to the program
             warnings.filterwarnings("ignore", message="The balance properties")

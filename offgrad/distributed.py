@@ -188,6 +188,17 @@ def _check(group: object, rank: int | None = 0) -> ProcessGroup:
     return GroupMember.WORLD
 
 
+def _only(values: _Any, where: str) -> _Any:
+    """Return the only item of a list, that of this process.
+
+    Raises:
+        ValueError: for all else.
+    """
+    if not isinstance(values, (list, tuple)) or len(values) != 1:
+        raise ValueError(f"{where} needs a list with one item, for the only process, got {values}")
+    return values[0]
+
+
 def _done(async_op: bool) -> Work | None:
     return Work() if async_op else None
 
@@ -243,8 +254,7 @@ def all_gather(
 ) -> Work | None:
     """Copy `tensor` into the only tensor of `tensor_list`."""
     _check(group)
-    (target,) = tensor_list
-    target.copy_(tensor)
+    _only(tensor_list, "a collective").copy_(tensor)
     return _done(async_op)
 
 
@@ -260,6 +270,7 @@ def all_gather_into_tensor(
 def all_gather_object(object_list: _Any, obj: _Any, group: object = None) -> None:
     """Put `obj` into `object_list`."""
     _check(group)
+    _only(object_list, "all_gather_object")
     object_list[0] = obj
 
 
@@ -281,6 +292,7 @@ def gather_object(
 ) -> None:
     """Put `obj` into `object_gather_list`."""
     _check(group, dst)
+    _only(object_gather_list, "gather_object")
     object_gather_list[0] = obj
 
 
@@ -294,7 +306,7 @@ def scatter(
 ) -> Work | None:
     """Copy the only tensor of `scatter_list` into `tensor`."""
     _check(group, src if group_src is None else group_src)
-    return all_gather([tensor], scatter_list[0], group, async_op)
+    return all_gather([tensor], _only(scatter_list, "scatter"), group, async_op)
 
 
 def scatter_object_list(
@@ -305,7 +317,7 @@ def scatter_object_list(
 ) -> None:
     """Put the only object of the input into the output."""
     _check(group, src)
-    scatter_object_output_list[0] = scatter_object_input_list[0]
+    scatter_object_output_list[0] = _only(scatter_object_input_list, "scatter_object_list")
 
 
 def reduce_scatter(
@@ -316,7 +328,7 @@ def reduce_scatter(
     async_op: bool = False,
 ) -> Work | None:
     """Copy the only tensor of `input_list` into `output`."""
-    return all_gather([output], input_list[0], group, async_op)
+    return all_gather([output], _only(input_list, "reduce_scatter"), group, async_op)
 
 
 def reduce_scatter_tensor(
@@ -334,7 +346,7 @@ def all_to_all(
     output_tensor_list: _Any, input_tensor_list: _Any, group: object = None, async_op: bool = False
 ) -> Work | None:
     """Copy the only tensor of the input into that of the output."""
-    return all_gather(output_tensor_list, input_tensor_list[0], group, async_op)
+    return all_gather(output_tensor_list, _only(input_tensor_list, "all_to_all"), group, async_op)
 
 
 def all_to_all_single(

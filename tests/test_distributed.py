@@ -77,6 +77,10 @@ def test_collectives_copy() -> None:
     assert found == ["a"]
     dist.broadcast_object_list(found, src=0)
     dist.barrier()
+    calls: list[Any] = [dist.scatter, dist.gather, lambda x: dist.all_gather([x, x], x)]
+    for call in calls:
+        with pytest.raises(ValueError, match="list with one item"):
+            call(x)
     with pytest.raises(ValueError, match="only rank"):
         dist.broadcast(x, src=1)
     with pytest.raises(ValueError, match="only rank"):

@@ -111,5 +111,7 @@ def test_scrambled_points_are_even_and_repeat() -> None:
     first = og.quasirandom.SobolEngine(1, scramble=True).draw(3).tolist()
     og.manual_seed(1)
     assert og.quasirandom.SobolEngine(1, scramble=True).draw(3).tolist() == first
+    with pytest.raises(ValueError, match="from 0 on"):
+        engine.draw(-1)
     with pytest.raises(ValueError, match="dimensionality"):
         og.quasirandom.SobolEngine(0)

@@ -366,7 +366,13 @@ class profile:
         self.__enter__()
 
     def stop(self) -> None:
-        """End the recording that `start` began."""
+        """End the recording that `start` began.
+
+        Raises:
+            RuntimeError: if there is none.
+        """
+        if not self._profiles:
+            raise RuntimeError("stop() ends what start() begins, and nothing is being recorded")
         self.__exit__(None, None, None)
 
     def __getattr__(self, name: str) -> Any:

@@ -116,6 +116,8 @@ def test_start_and_stop(tmp_path: Path) -> None:
     prof = profile(interval=None)
     with pytest.raises(AttributeError, match="before it has begun"):
         prof.step()
+    with pytest.raises(RuntimeError, match="nothing is being recorded"):
+        prof.stop()
     prof.start()
     work()
     prof.step()
