@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 
+def dropout(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor":
+    """Return `input` with each element zeroed with probability `p`, the rest over ``1 - p``.
+
+    Raises:
+        ValueError: unless `p` is from 0 to 1.
+    """
+    return ops.dropout(input, p, training)
+
+
 def dropout1d(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor":
     """Zero whole channels of `input`, [N, C, L] or [C, L], with probability `p`.
 

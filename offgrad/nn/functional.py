@@ -92,7 +92,7 @@ from offgrad.ops._nn.sliding_blocks import fold, unfold
 
 alpha_dropout = _with_inplace(_dropout.alpha_dropout)
 celu = _with_inplace(_ops.celu)
-dropout = _with_inplace(_ops.dropout)
+dropout = _with_inplace(_dropout.dropout)
 dropout1d = _with_inplace(_dropout.dropout1d)
 dropout2d = _with_inplace(_dropout.dropout2d)
 dropout3d = _with_inplace(_dropout.dropout3d)
