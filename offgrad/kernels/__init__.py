@@ -89,7 +89,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._gamma import digamma, lgamma, lgamma_backward, trigamma
     from offgrad.kernels._gelu import gelu, gelu_backward
     from offgrad.kernels._gradients import scale_all, sum_of_squares
-    from offgrad.kernels._grid_sample import grid_sample, grid_sample_backward
+    from offgrad.kernels._grid_sample import Sampling, grid_sample, grid_sample_backward
     from offgrad.kernels._group_norm import group_norm, group_norm_backward
     from offgrad.kernels._halves import convert
     from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
@@ -211,6 +211,7 @@ __all__ = [
     "CtcTargets",
     "MIN_LENGTH",
     "PairLoss",
+    "Sampling",
     "add_product",
     "add_scaled",
     "Steps",

@@ -256,13 +256,15 @@ def _distances_backward(x: Array) -> None:
 
 def _grid_sample(x: Array) -> None:
     images, places, values = x[None, None], x.reshape(1, -1, 2), x.reshape(1, 1, -1)[..., :16]
-    kernels.grid_sample(images, places, "zeros", False, values.copy())
+    kernels.grid_sample(images, places, kernels.Sampling("bilinear", "zeros", False), values.copy())
 
 
 def _grid_sample_backward(x: Array) -> None:
     images, places, grad = x[None, None], x.reshape(1, -1, 2), x.reshape(1, 1, -1)[..., :16].copy()
     gradients = images.copy(), places.copy()
-    kernels.grid_sample_backward(grad, images, places, "zeros", False, *gradients)
+    kernels.grid_sample_backward(
+        grad, images, places, kernels.Sampling("bilinear", "zeros", False), *gradients
+    )
 
 
 def _cross_entropy(x: Array) -> None:

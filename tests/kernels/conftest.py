@@ -160,8 +160,9 @@ def all_calls() -> Calls:
         images, places = x[:320, :384].reshape(2, 3, 160, 128), np.tanh(x[:400, :400])
         grid = places.reshape(2, -1, 2)
         out, dx, dgrid = new(2, 3, grid.shape[1]), new(*images.shape), new(*grid.shape)
-        kernels.grid_sample(images, grid, "reflection", False, out)
-        kernels.grid_sample_backward(out, images, grid, "reflection", False, dx, dgrid)
+        sampling = kernels.Sampling("bicubic", "reflection", False)
+        kernels.grid_sample(images, grid, sampling, out)
+        kernels.grid_sample_backward(out, images, grid, sampling, dx, dgrid)
         return [out, dx, dgrid]
 
     picks = rng.integers(0, 700, x.shape)

@@ -26,25 +26,24 @@ PADDINGS = ("zeros", "border", "reflection")
 
 
 class GridSampler2D(Op):
-    """Values of images between the four elements around each place; keeps images and places.
+    """Values of images from the elements around each place; keeps images and places.
 
     Images [N, C, H, W] and places [N, *sizes, 2] of two sizes to [N, C, *sizes].
     """
 
-    def forward(self, x: Array, grid: Array, padding: str, align_corners: bool) -> Array:
-        self.padding, self.align_corners = padding, align_corners
+    def forward(self, x: Array, grid: Array, sampling: kernels.Sampling) -> Array:
+        self.sampling = sampling
         self.save(input=x, grid=grid)
         out = memory.empty((*x.shape[:2], *grid.shape[1:3]), x.dtype)
         images, places = memory.contiguous(x), memory.contiguous(grid)
-        kernels.grid_sample(images, _flat(places, 1, 3), padding, align_corners, _flat(out, 2, 4))
+        kernels.grid_sample(images, _flat(places, 1, 3), sampling, _flat(out, 2, 4))
         return out
 
     def backward(self, grad: "Tensor") -> Any:
         """See `GridSampler2DBackward`."""
-        options = {"padding": self.padding, "align_corners": self.align_corners}
         x, grid = self.saved("input"), self.saved("grid")
         return GridSampler2DBackward.apply_all(
-            grad, x, grid, needs=self.needs_input_grad, **options
+            grad, x, grid, needs=self.needs_input_grad, sampling=self.sampling
         )
 
 
@@ -58,11 +57,10 @@ class GridSampler2DBackward(Op):
         grad: Array,
         x: Array,
         grid: Array,
-        padding: str,
-        align_corners: bool,
+        sampling: kernels.Sampling,
         needs: tuple[bool, bool],
     ) -> tuple[Array | None, Array | None]:
-        self.padding, self.align_corners, self.needs = padding, align_corners, needs
+        self.sampling, self.needs = sampling, needs
         self.save(grad=grad, input=x, grid=grid)
         dx = memory.empty(x.shape, x.dtype) if needs[0] else None
         dgrid = memory.empty(grid.shape, grid.dtype) if needs[1] else None
@@ -70,8 +68,7 @@ class GridSampler2DBackward(Op):
             _flat(memory.contiguous(grad), 2, 4),
             memory.contiguous(x),
             _flat(memory.contiguous(grid), 1, 3),
-            padding,
-            align_corners,
+            sampling,
             dx,
             None if dgrid is None else _flat(dgrid, 1, 3),
         )
@@ -83,7 +80,7 @@ class GridSampler2DBackward(Op):
 
     def _reference(self, grad: "Tensor", x: "Tensor", grid: "Tensor") -> Any:
         def values(x: "Tensor", grid: "Tensor") -> "Tensor":
-            return _composed(x, grid, "bilinear", self.padding, self.align_corners)
+            return _composed(x, grid, *self.sampling)
 
         return differentiate(values, (x, grid), (grad,), self.needs)
 
@@ -155,8 +152,9 @@ def _sampled(
     input: "Tensor", grid: "Tensor", mode: str, padding: str, align_corners: bool
 ) -> "Tensor":
     x, places = _checked(input, grid, mode)
-    if mode == "bilinear" and x._array.ndim == 4:
-        return GridSampler2D.apply(x, places, padding=padding, align_corners=align_corners)
+    if x._array.ndim == 4:
+        sampling = kernels.Sampling(mode, padding, align_corners)
+        return GridSampler2D.apply(x, places, sampling=sampling)
     return _composed(x, places, mode, padding, align_corners)
 
 
