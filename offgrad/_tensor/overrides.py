@@ -170,6 +170,13 @@ def install() -> None:
             _replace(function, getter)
 
 
+def redirect(function: Any, shown: Any) -> None:
+    """Let a function ask ``__torch_function__`` about `shown`, from the call of `install` on."""
+    with _lock:
+        if "__original__" not in function.__dict__:
+            _replace(function, shown)
+
+
 def is_installed() -> bool:
     """Return whether functions call ``__torch_function__``."""
     return _installed

@@ -24,7 +24,7 @@ from offgrad.autograd.node import (
 from offgrad.autograd.override_state import state as override_state
 from offgrad.autograd.save_hooks import Unpacker
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata
 from offgrad.memory import Storage, announce_uses
 from offgrad.memory.meta import MetaArray
 
@@ -118,7 +118,7 @@ def run(
             if watch is not None:
                 steps = watch(steps)
         cleanup.callback(setattr, override_state, "enabled", override_state.enabled)
-        override_state.enabled = False
+        override_state.enabled = override_state.is_batched_pass
         settings = _Settings()
         cleanup.callback(settings.restore)
         cleanup.callback(end_pass)
@@ -161,6 +161,13 @@ def run(
                         add(target, output_nr, output, node, index)
                 output, outputs = None, ()
     return [captured[edge] for edge in targets or ()]
+
+
+def release(roots: Sequence[Node], targets: Sequence[Edge]) -> None:
+    """Free what a pass to `targets` needed, as one that does not retain the graph does."""
+    for node, execute in _order(roots, targets, False)[0]:
+        if execute:
+            node.release()
 
 
 class _Settings:
@@ -353,15 +360,18 @@ def _check_hook_result(node: Node, hook: Any, grad: "Tensor", result: Any) -> No
             f"expected Variable, but hook returned {type(result).__name__!r}: "
             f"{_describe_hook(hook, node)} must return None or tensors"
         )
-    if result._array.shape != grad._array.shape or result._array.dtype != grad._array.dtype:
+    changed = _changed(metadata(grad), metadata(result))
+    if changed:
         raise RuntimeError(
-            f"hook {_describe_hook(hook, node)} has changed the {_changed(grad, result)} of value: "
-            f"it returned a {describe(result)} for a {describe(grad)}"
+            f"hook {_describe_hook(hook, node)} has changed the {changed} of value: it returned a "
+            f"{describe(result)} for a {describe(grad)}"
         )
 
 
-def _changed(grad: TensorBase, result: TensorBase) -> str:
-    return "size" if result._array.shape != grad._array.shape else "type"
+def _changed(before: Any, after: Any) -> str:
+    if before.shape != after.shape:
+        return "size"
+    return "" if before.dtype == after.dtype else "type"
 
 
 def _describe_hook(hook: Any, node: Node) -> str:
@@ -393,12 +403,12 @@ class _InputBuffers:
     ) -> None:
         if node not in self._nodes:
             return
-        metadata = node.output_metadata
-        shape, dtype = metadata[output_nr]
+        outputs = node.output_metadata
+        shape, dtype = outputs[output_nr]
         array = grad
         if type(grad) is not np.ndarray:
             if isinstance(grad, TensorBase):
-                array = grad._array  # not an array if it is sparse
+                array = grad._array if grad._spec is None else grad._spec  # no array if sparse
             elif type(grad) is not MetaArray:
                 array = grad = np.asarray(grad)  # arithmetic of arrays without dimensions
         if array.shape != shape or array.dtype != dtype:
@@ -407,10 +417,10 @@ class _InputBuffers:
             grad = _fitted(tensor, shape, dtype, source, index)
         grads = self.grads.get(node)
         if grads is None:
-            if len(metadata) == 1:
+            if len(outputs) == 1:
                 self.grads[node] = [grad]
                 return
-            grads = self.grads[node] = [None] * len(metadata)
+            grads = self.grads[node] = [None] * len(outputs)
         sum_so_far = grads[output_nr]
         if sum_so_far is None:
             grads[output_nr] = grad
@@ -436,12 +446,15 @@ def _fitted(
     Raises:
         RuntimeError: if it has another shape.
     """
-    if grad._array.shape != shape and _broadcasts_to(shape, grad._array.shape):
+    spec = metadata(grad)
+    found = spec.shape
+    if found != shape and _broadcasts_to(shape, found):
         grad = grad.sum_to_size(shape)
-    if grad._array.shape != shape:
+        found = shape
+    if found != shape:
         producer = source.name() if source else "the first gradient"
         raise RuntimeError(
             f"Function {producer} returned an invalid gradient at index {index} - got "
-            f"{list(grad._array.shape)} but expected shape compatible with {list(shape)}"
+            f"{list(found)} but expected shape compatible with {list(shape)}"
         )
-    return grad.to(dtype) if grad._array.dtype != dtype else grad
+    return grad.to(dtype) if spec.dtype != dtype else grad

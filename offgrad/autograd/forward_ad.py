@@ -3,8 +3,8 @@
 A dual tensor is a new output of a node that is recorded. `unpack_dual` computes the tangent of a
 result by two backward passes to these nodes: the first is linear in its output gradient, and the
 second, its derivative, multiplies by the transpose; there a Function's own `jvp` is called. So the
-operations must be twice differentiable, tensors that come from a dual tensor require grad, and what
-`no_grad` computes has no tangent.
+operations must be twice differentiable, and tensors that come from a dual tensor require grad, also
+those that `no_grad` computes: their history is for tangents alone.
 """
 
 import threading as _threading
@@ -14,8 +14,7 @@ from typing import Any as _Any
 from typing import NamedTuple as _NamedTuple
 
 from offgrad._missing import missing as _missing
-from offgrad.autograd.function_node import forward_mode as _forward_mode
-from offgrad.autograd.function_node import forward_mode_with as _forward_mode_with
+from offgrad.autograd import forward_mode as _forward_mode
 from offgrad.autograd.gradients import grad as _grad
 from offgrad.autograd.node import AccumulateGrad as _AccumulateGrad
 from offgrad.autograd.node import GradientEdge as _GradientEdge
@@ -60,9 +59,9 @@ class _Dual(_Node):
 
 
 class _State(_threading.local):
-    """The nodes of this thread's dual tensors by level; the only level is 0."""
+    """The levels of this thread; the only one is 0."""
 
-    levels: tuple[list[_Dual], ...] = ()
+    levels: tuple[_forward_mode.Level, ...] = ()
 
 
 _state = _State()
@@ -79,8 +78,8 @@ def enter_dual_level() -> int:
             "Nested forward mode AD is not supported at the moment: exit the level before, or "
             "differentiate the tangent by backward"
         )
-    _state.levels = ([],)
-    _forward_mode.has_level = True
+    _state.levels = (_forward_mode.Level(),)
+    _forward_mode.enter(_state.levels[0])
     return 0
 
 
@@ -97,8 +96,9 @@ def exit_dual_level(*, level: int | None = None) -> None:
     level = current if level is None else level
     if level != current or level < 0:
         raise RuntimeError(f"levels are left in reverse order: the last is {current}, got {level}")
-    _state.levels = _state.levels[:-1]
-    _forward_mode.has_level = bool(_state.levels)
+    *outer, last = _state.levels
+    _state.levels = tuple(outer)
+    _forward_mode.leave(last)
 
 
 @_contextmanager
@@ -145,7 +145,7 @@ def make_dual(tensor: _Any, tangent: _Any, *, level: int | None = None) -> _Any:
     node = _Dual(tensor, tangent)
     dual = _wrap(tensor._array, tensor._storage)
     _connect(dual, node)
-    _state.levels[-1].append(node)
+    _state.levels[-1].add(node)
     return dual
 
 
@@ -174,33 +174,34 @@ def unpack_dual(tensor: _Any, *, level: int | None = None) -> UnpackedDualTensor
     return UnpackedDualTensor(primal, _tangent(result, nodes, is_differentiable))
 
 
-def _duals_below(tensor: _Any) -> tuple[list[_Dual], bool]:
+def _duals_below(tensor: _Any) -> tuple[list[_Any], bool]:
     """Return the nodes of the level's dual tensors in the tensor's history, and whether backward
     can differentiate the tensor.
     """
-    duals = {id(node): node for level in _state.levels for node in level}
-    found: list[_Dual] = []
+    duals = {node for level in _state.levels for node in level.duals}
+    found: list[_Any] = []
     leads_to_leaves = tensor.grad_fn is None and tensor.requires_grad
-    pending: list[_Node | None] = [tensor.grad_fn] if duals else []
-    seen: set[_Node] = set()
+    pending: list[tuple[_Node | None, bool]] = [(tensor.grad_fn, True)] if duals else []
+    seen: set[tuple[_Node, bool]] = set()
     while pending:
-        node = pending.pop()
-        if node is None or node in seen:
+        node, for_gradients = pending.pop()
+        for_gradients = for_gradients and _forward_mode.leads_to_gradients(node)
+        if node is None or (node, for_gradients) in seen:
             continue
-        seen.add(node)
-        if id(node) in duals:
-            found.append(duals[id(node)])
-        leads_to_leaves = leads_to_leaves or isinstance(node, _AccumulateGrad)
-        pending += [next_node for next_node, _ in node.next_functions]
+        seen.add((node, for_gradients))
+        if node in duals and node not in found:
+            found.append(node)
+        leads_to_leaves |= for_gradients and isinstance(node, _AccumulateGrad)
+        pending += [(next_node, for_gradients) for next_node, _ in node.next_functions]
     return found, leads_to_leaves
 
 
-def _tangent(output: _Any, nodes: list[_Dual], is_differentiable: bool) -> _Any:
+def _tangent(output: _Any, nodes: list[_Any], is_differentiable: bool) -> _Any:
     """Return the product of the Jacobian of `output` by the dual tensors with their tangents."""
     create_graph = is_differentiable or any(node.tangent.requires_grad for node in nodes)
     dummy = output.new_zeros(output.shape).requires_grad_()
     edges = [_GradientEdge(node, 0) for node in nodes]
-    with _forward_mode_with("is_transposing"):
+    with _forward_mode.forward_mode_with("is_transposing"):
         grads = _grad(output, edges, dummy, None, True, True, True)
     # The gradient may be the dummy itself, as that of a sum.
     chosen = [
@@ -208,15 +209,16 @@ def _tangent(output: _Any, nodes: list[_Dual], is_differentiable: bool) -> _Any:
     ]
     if not chosen:
         return output.new_zeros(output.shape)
-    (tangent,) = _grad(
-        [grads[number] for number in chosen],
-        dummy,
-        [nodes[number].tangent for number in chosen],
-        True,
-        create_graph,
-        True,
-        True,
-    )
+    with _forward_mode.outside(_state.levels[0]):
+        (tangent,) = _grad(
+            [grads[number] for number in chosen],
+            dummy,
+            [nodes[number].tangent for number in chosen],
+            True,
+            create_graph,
+            True,
+            True,
+        )
     return output.new_zeros(output.shape) if tangent is None else tangent
 
 

@@ -5,8 +5,9 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from offgrad.autograd import anomaly, grad_mode
-from offgrad.autograd.function_node import FunctionCtx, FunctionNode, forward_mode_with
+from offgrad.autograd import anomaly, grad_mode, override_state
+from offgrad.autograd.forward_mode import for_tangents, forward_mode_with, keeps_tangents
+from offgrad.autograd.function_node import FunctionCtx, FunctionNode
 from offgrad.autograd.mutation import check_mutable, rewrite_history
 from offgrad.autograd.node import gradient_edge, tensor_from_edge
 from offgrad.autograd.saved_tensor import SavedTensor
@@ -66,7 +67,7 @@ class Function:
     """Another name for `backward`; a Function defines one of them."""
 
     generate_vmap_rule = False
-    """Kept for code that sets it: `vmap` calls a function for each sample."""
+    """Kept for code that sets it: `vmap` calls a Function without its own rule for each sample."""
 
     @staticmethod
     def jvp(ctx: FunctionCtx, *grad_inputs: Any) -> Any:
@@ -88,8 +89,16 @@ class Function:
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """Raise: `vmap` calls a function for each sample, so this method is never called."""
-        raise NotImplementedError("a Function needs no vmap here: vmap calls it for each sample")
+        """Return the outputs for all samples, and the dimension of the samples in each.
+
+        A subclass may define it; otherwise `vmap` calls the Function for each sample.
+
+        Args:
+            info: with `batch_size` and `randomness`.
+            in_dims: the dimension of the samples in each argument, None for those that have none.
+            args: the arguments of forward, with all samples.
+        """
+        raise NotImplementedError("this Function has no vmap; it is called for each sample")
 
     @classmethod
     def _backward(cls) -> Callable[..., Any]:
@@ -108,11 +117,17 @@ class Function:
         With `setup_context`, keyword and default arguments of forward count among its arguments;
         without, keywords are passed on to forward.
         """
+        if override_state.state.apply_function is not None:
+            output = override_state.state.apply_function(cls, args, kwargs)
+            if output is not NotImplemented:
+                return output
         has_setup_context = cls.setup_context is not Function.setup_context
         if has_setup_context:
             bound = inspect.signature(cls.forward).bind(*args, **kwargs)
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
+        if keeps_tangents(args):
+            return grad_mode.call(True, cls.apply, *map(for_tangents, args), **kwargs)
         tensors: list[Any] = [each for each in args if isinstance(each, TensorBase)]
         needs_input_grad = tuple(
             [isinstance(each, TensorBase) and requires_grad(each) for each in args]  # type: ignore[arg-type]

@@ -1,11 +1,10 @@
 """The node of a user-defined Function, and the context its forward and backward share."""
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from offgrad.autograd.forward_mode import forward_mode
 from offgrad.autograd.node import Grads, Node
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
@@ -14,34 +13,6 @@ from offgrad.memory import zeros
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.function import Function
-
-
-class _ForwardMode(threading.local):
-    """What forward differentiation does in this thread.
-
-    Attributes:
-        has_level: whether dual tensors may exist.
-        is_transposing: whether a backward pass only prepares the one that computes tangents.
-        is_in_jvp: whether a Function's `jvp` runs.
-    """
-
-    has_level = False
-    is_transposing = False
-    is_in_jvp = False
-
-
-forward_mode = _ForwardMode()
-
-
-@contextmanager
-def forward_mode_with(flag: str) -> Iterator[None]:
-    """Set an attribute of `forward_mode` in the block."""
-    outer = getattr(forward_mode, flag)
-    setattr(forward_mode, flag, True)
-    try:
-        yield
-    finally:
-        setattr(forward_mode, flag, outer)
 
 
 class FunctionCtx:
@@ -83,7 +54,7 @@ class FunctionCtx:
 
     def save_for_forward(self, *tensors: "Tensor | None") -> None:
         """Keep tensors for `jvp`, within a level of forward differentiation; else do nothing."""
-        if forward_mode.has_level:
+        if forward_mode.levels:
             self._for_forward = tensors
 
     @property

@@ -2,15 +2,17 @@
 
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from offgrad.autograd import engine
 from offgrad.autograd.engine import as_tuple, run
+from offgrad.autograd.forward_mode import for_tangents, forward_mode, has_tangent
 from offgrad.autograd.node import Edge, GradientEdge, gradient_edge
-from offgrad.autograd.stacking import Stack
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata, wrap
 from offgrad.memory import zeros
 from offgrad.memory.meta import MetaArray, as_meta
 
@@ -64,6 +66,8 @@ def backward(
     if targets is not None and not targets:
         raise RuntimeError("backward(): `inputs` cannot be empty; leave it out to reach all leaves")
     retain = create_graph if retain_graph is None else retain_graph
+    if forward_mode.levels:
+        retain = retain or any(map(has_tangent, as_tuple(tensors)))  # for the tangents of results
     if create_graph:
         _warn_of_cycles()
     if targets is None:
@@ -119,7 +123,7 @@ def grad(
         allow_unused: return None for inputs the outputs do not depend on, instead of raising;
             defaults to `materialize_grads`.
         is_grads_batched: the first dimension of `grad_outputs` counts gradients; the results have
-            it, too. There is a pass for each.
+            it, too. One pass computes all where the operations can.
         materialize_grads: return zeros for inputs the outputs do not depend on.
 
     Raises:
@@ -140,11 +144,32 @@ def grad(
     if is_grads_batched and grad_outputs is not None:
         retain = create_graph if retain_graph is None else retain_graph
         unused = materialize_grads if allow_unused is None else allow_unused
-        return _batched(outputs, inputs, grad_outputs, retain, create_graph, unused)
+        found = _batched(outputs, inputs, grad_outputs, retain, create_graph, unused)
+        if not materialize_grads:
+            return found
+        return tuple(
+            [
+                each.new_zeros(each.shape) if gradient is None else gradient
+                for gradient, each in zip(found, as_tuple(inputs), strict=True)
+            ]
+        )
     if materialize_grads and allow_unused is False:
         raise ValueError(
             "materialize_grads=True fills unused inputs, so allow_unused must not be False"
         )
+    if forward_mode.levels and not create_graph and any(map(has_tangent, as_tuple(outputs))):
+        # Recorded for the tangents of gradients, which need the graph.
+        unused = materialize_grads if allow_unused is None else allow_unused
+        found = grad(
+            outputs,
+            inputs,
+            grad_outputs,
+            True,
+            True,
+            allow_unused=unused,
+            materialize_grads=materialize_grads,
+        )
+        return tuple([for_tangents(each) for each in found])
     roots, grads = _roots(outputs, grad_outputs, "grad")
     targets = as_tuple(inputs)
     if not targets:
@@ -164,12 +189,15 @@ def grad(
     if not allow_unused:
         for index, each in enumerate(input_grads):
             if each is None:
-                raise RuntimeError(
-                    f"input {index} of grad(){_target_text(targets[index])}, appears to not have "
-                    "been used: grad() needs inputs that the outputs come from. Set "
-                    "allow_unused=True to get None for it"
-                )
+                raise _unused(index, targets[index])
     return tuple(input_grads)
+
+
+def release(outputs: Any, inputs: Any) -> None:
+    """Free the graph between tensors or gradient edges."""
+    roots = [_edge(each, index, "", "tensor")[0] for index, each in enumerate(outputs)]
+    targets = [_edge(each, index, "", "input") for index, each in enumerate(inputs)]
+    engine.release([each for each in roots if each is not None], targets)
 
 
 def _batched(
@@ -195,14 +223,23 @@ def _batched(
             "is_grads_batched=True needs the same number of gradients for all outputs, got "
             f"{sorted(counts)}"
         )
-    (count,) = counts
-    rows = []
-    for number in range(count):
-        chosen = [None if each is None else each[number] for each in batches]
-        retain = retain_graph or number + 1 < count
-        rows.append(grad(roots, inputs, chosen, retain, create_graph, allow_unused=allow_unused))
-    return tuple(
-        None if column[0] is None else Stack.apply(*column) for column in zip(*rows, strict=True)
+    import_module("offgrad.func")  # sets the function
+    found = grads_for_all(roots, as_tuple(inputs), batches, retain_graph, create_graph)
+    if not allow_unused:
+        for index, each in enumerate(found):
+            if each is None:
+                raise _unused(index, as_tuple(inputs)[index])
+    return tuple(found)
+
+
+grads_for_all: Any = None
+"""Computes gradients for several gradients of the outputs; set by `offgrad.func`."""
+
+
+def _unused(index: int, target: Any) -> RuntimeError:
+    return RuntimeError(
+        f"input {index} of grad(){_target_text(target)}, appears to not have been used: grad() "
+        "needs inputs that the outputs come from. Set allow_unused=True to get None for it"
     )
 
 
@@ -289,14 +326,15 @@ def _root_gradient(edge: Edge, grad: "Tensor | None", index: int, caller: str) -
                 f"is a {root}; take its .real or abs(), or pass the gradient"
             )
         return wrap(np.ones(shape, dtype))
-    if grad._array.shape != shape:
+    spec = metadata(grad)
+    if spec.shape != shape:
         raise RuntimeError(
             f"Mismatch in shape: grad_output[{index}] has a shape of {grad.shape} and "
             f"output[{index}] has a shape of torch.Size({list(shape)}); the gradient to begin "
             "with must have its tensor's shape"
         )
-    if grad._array.dtype != dtype:
-        if (grad._array.dtype.kind == "c") != (dtype.kind == "c"):
+    if spec.dtype != dtype:
+        if (spec.dtype.kind == "c") != (dtype.kind == "c"):
             raise RuntimeError(
                 "a complex gradient and its tensor are required to have the same dtype, and a real "
                 f"tensor has a real gradient, but gradient {index} is a {describe(grad)} for a "

@@ -83,6 +83,8 @@ class Op(Node):
     # depend only on the inputs and parameters. A policy may then re-run it instead of holding its
     # outputs.
     is_recomputable: ClassVar[bool] = False
+    # Whether each element of the output depends on those at its place in inputs of the same shape.
+    is_elementwise: ClassVar[bool] = False
     # Whether `backward` can run on arrays of real floating point numbers, `saved` returning arrays.
     # It returns new arrays or its arguments, no views of them.
     backward_takes_arrays: ClassVar[bool] = False
@@ -112,6 +114,11 @@ class Op(Node):
     def named(cls, name: str) -> "type[Self]":
         """Return this operation under another name that PyTorch prints for it."""
         return type(name, (cls,), {"torch_name": name, "__module__": cls.__module__}, alias=True)
+
+    @classmethod
+    def with_samples(cls, size: int, parameters: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the parameters for `size` inputs stacked; None if each must be computed alone."""
+        return parameters if cls.is_elementwise else None
 
     def save(self, /, **slots: Array | None) -> None:
         """Save arrays for backward under the names of `slots`; None is skipped.
@@ -321,6 +328,7 @@ class Op(Node):
             or _modes.grad_enabled
             or _observers
             or meters
+            or type(grad) is not TensorBase.tensor_class
             or type(grad._array) is not _ndarray
         )
 

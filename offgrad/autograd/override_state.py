@@ -11,10 +11,15 @@ class _State(threading.local):
     Attributes:
         enabled: whether they call it for subclasses of tensors, and for other classes.
         modes: the modes that the program has entered, the innermost last.
+        apply_function: called as ``apply_function(cls, args, kwargs)`` for each call of a Function,
+            if there is one; it may return NotImplemented.
+        is_batched_pass: whether a backward pass runs for several gradients at once.
     """
 
     enabled = True
     modes: tuple[Any, ...] = ()
+    apply_function: Any = None
+    is_batched_pass = False
 
 
 state = _State()

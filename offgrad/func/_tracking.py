@@ -1,78 +1,127 @@
 """What the transforms share: inputs to differentiate by, and what outer code may differentiate."""
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from offgrad._tensor.tensor import Tensor
-from offgrad.autograd import grad_mode
-from offgrad.autograd.node import AccumulateGrad
-from offgrad.autograd.tensor_base import TensorBase
+from offgrad.autograd import forward_mode, grad_mode
+from offgrad.autograd.node import (
+    AccumulateGrad,
+    Grads,
+    Node,
+    connect,
+    gradient_edge,
+    tensor_from_edge,
+)
+from offgrad.autograd.tensor_base import TensorBase, alias
 from offgrad.func import _trees
+from offgrad.func._batching.batched import batch_all, batched, levels_of, state, unbatched
+from offgrad.ops._core.factories import check_requires_grad
+
+_numbers = itertools.count()
+
+
+class Input(Node):
+    """The node of an input of a transform; gradients flow on to what outer code gave.
+
+    Args:
+        tensor: what it gave.
+        number: of the transform; inner ones have higher numbers.
+    """
+
+    runs_user_code = False
+
+    def __init__(self, tensor: Any, number: int) -> None:
+        super().__init__()
+        self.number = number
+        edge = gradient_edge(tensor)
+        if edge[0] is not None:
+            self.next_functions, self.needs_input_grad = (edge,), (True,)
+
+    def run(self, grads: Grads) -> Grads:
+        """Return the gradient."""
+        return grads[: len(self.next_functions)]
 
 
 class Tracked:
-    """Arguments of a function as new tensors that require grad.
+    """Arguments of a function as new tensors that require grad, over the same memory.
+
+    Within `vmap` each sample has its own, so that it has its own gradient.
 
     Args:
         tree: the arguments to differentiate by.
         caller: the transform's name, for messages.
 
     Attributes:
-        tree: the new tensors, in the form of the arguments.
-        tensors: the new tensors.
-        is_outer_recorded: whether grad mode was on.
+        tree: the new tensors, in the form of the arguments; the function may change them in place.
+        tensors: others like them, to differentiate by.
     """
 
     def __init__(self, tree: Any, caller: str) -> None:
-        self.is_outer_recorded = grad_mode.state.grad_enabled
-        self.tensors: list[Tensor] = []
-        self._own: set[int] = set()
+        modes, levels = grad_mode.state, forward_mode.forward_mode.levels
+        self._is_recorded = modes.grad_enabled or bool(levels)
+        self._is_for_tangents = bool(levels) and not modes.grad_mode
+        self._number = next(_numbers)
+        self.tensors: list[Any] = []
+        given = []
         for each in _trees.leaves(tree):
             if not isinstance(each, TensorBase):
                 raise ValueError(
                     f"{caller}: Thing passed to transform API must be Tensor, got {type(each)}"
                 )
-            self.tensors.append(self._track(each))
-        self.tree = _trees.rebuilt(tree, self.tensors)
+            own, tensor = run(self._track, [each], {})
+            self.tensors.append(own)
+            given.append(tensor)
+        self.tree = _trees.rebuilt(tree, given)
 
-    @grad_mode.enable_grad()
-    def _track(self, tensor: Any) -> Any:
-        if tensor.requires_grad:
-            return tensor.view(tensor.shape)
-        leaf = tensor.detach().requires_grad_()
-        self._own.add(id(leaf))
-        return leaf
+    def _track(self, tensor: Any) -> tuple[Any, Any]:
+        """Return two tensors of the node that an argument gets."""
+        tensor = batched(tensor, state.levels)
+        plain, levels = unbatched(tensor), levels_of(tensor)
+        check_requires_grad(plain)
+        if plain.is_inference():
+            plain = plain.clone()
+        node, given = Input(plain, self._number), alias(plain)
+        connect(given, node)
+        return batch_all(tensor_from_edge(plain, (node, 0)), levels), batch_all(given, levels)
 
     def has_outer_history(self, tensors: Sequence[Any]) -> bool:
         """Return whether outer code may differentiate results computed from `tensors`."""
-        if not self.is_outer_recorded:
+        if not self._is_recorded:
             return False
-        pending = [each.grad_fn for each in tensors if each.requires_grad]
-        if any(each.requires_grad and each.is_leaf for each in tensors if not self._owns(each)):
+        recorded = [each for each in tensors if each.requires_grad]
+        if any(each.is_leaf for each in recorded):
             return True
-        seen = set()
+        duals = {node for level in forward_mode.forward_mode.levels for node in level.duals}
+        pending = [each.grad_fn for each in recorded]
+        seen: set[Node] = set()
         while pending:
             node = pending.pop()
             if node is None or node in seen:
                 continue
             seen.add(node)
-            if isinstance(node, AccumulateGrad):
-                if not self._owns(node.variable):
+            if isinstance(node, Input):
+                if node.number < self._number:
                     return True
-                continue
+            elif isinstance(node, AccumulateGrad) or node in duals:
+                return True
             pending += [next_node for next_node, _ in node.next_functions]
         return False
 
-    def _owns(self, tensor: Any) -> bool:
-        return id(tensor) in self._own
-
     def released(self, tree: Any) -> Any:
-        """Return results for outer code: without a history that is this transform's alone."""
+        """Return results for outer code: without a history that is this transform's alone, and
+        under `no_grad` with one for tangents alone.
+        """
 
         def release(value: Any) -> Any:
             if not isinstance(value, TensorBase) or not value.requires_grad:  # type: ignore[attr-defined]
                 return value
-            return value if self.has_outer_history([value]) else value.detach()  # type: ignore[attr-defined]
+            if not self.has_outer_history([value]):
+                return value.detach()  # type: ignore[attr-defined]
+            if self._is_for_tangents:
+                return batch_all(forward_mode.for_tangents(unbatched(value)), levels_of(value))
+            return value
 
         return _trees.mapped(release, tree)
 
@@ -122,6 +171,25 @@ def with_arguments(args: Sequence[Any], argnums: Any, new: Any) -> list[Any]:
         for number, each in zip(argnums, new, strict=True):
             replaced[number] = each
     return replaced
+
+
+def outside_inference(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` called under `no_grad` instead of in `inference_mode`: there, nothing can
+    be differentiated.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        modes = grad_mode.state
+        if not modes.inference:
+            return function(*args, **kwargs)
+        previous = modes.set(False, False)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            modes.set(*previous)
+
+    return wrapper
 
 
 def run(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

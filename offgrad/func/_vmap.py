@@ -1,13 +1,17 @@
 """vmap: a function of samples, for batches."""
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from offgrad import ops
+from offgrad.autograd import override_state
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.func import _trees
+from offgrad.func._batching import batched, functions, rules
+from offgrad.func._batching.dispatch import public
+from offgrad.func._batching.randomness import DifferentNumbers
+from offgrad.memory.storage import write_observers
 from offgrad.ops._random import replay
 
 
@@ -19,10 +23,10 @@ def vmap(
     *,
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """Return a function that calls `func` for each sample of a batch, and stacks the results.
+    """Return a function that computes `func` for all samples of a batch at once.
 
-    PyTorch computes all samples at once; here the calls come one after the other, with the same
-    results.
+    `func` is called once, with tensors that look like one sample; functions compute all of them. If
+    it asks for the elements of a sample, as in an ``if``, it is called again, for each sample.
 
     Args:
         func: takes samples, returns tensors.
@@ -31,7 +35,7 @@ def vmap(
         out_dims: the dimension of the samples in each result; None: results do not depend on them.
         randomness: ``"different"`` random numbers for each sample, the ``"same"``, or ``"error"``:
             raise if `func` draws any.
-        chunk_size: accepted; it has no effect.
+        chunk_size: the largest number of samples to compute at once; None: all.
     """
     if randomness not in ("error", "different", "same"):
         raise RuntimeError(
@@ -47,18 +51,118 @@ def vmap(
         dims = _checked_dims(in_dims, args, name)
         values = _trees.leaves(args)
         count = _batch_size(values, dims, name)
+        size = count if chunk_size is None else chunk_size
         draws = _Draws(randomness)
-        results = []
-        for number in range(count):
-            samples = [
-                each if dim is None else each.select(dim, number)
+        chunks = []
+        for start in range(0, max(count, 1), max(size, 1)):
+            chunk = [
+                each if dim is None else each.narrow(dim, start, min(size, count - start))
                 for each, dim in zip(values, dims, strict=True)
             ]
-            with draws.sample():
-                results.append(func(*_trees.rebuilt(args, samples), **kwargs))
-        return _stacked(results, out_dims, name)
+            chunks.append(_at_once(func, args, chunk, dims, kwargs, draws, out_dims, name))
+        return chunks[0] if len(chunks) == 1 else _joined(chunks, out_dims)
 
     return wrapper
+
+
+def _at_once(
+    func: Any,
+    args: Any,
+    values: list[Any],
+    dims: list[Any],
+    kwargs: dict[str, Any],
+    draws: "_Draws",
+    out_dims: Any,
+    name: str,
+) -> Any:
+    """Return the results for all samples, computed at once if it is possible.
+
+    Raises:
+        RuntimeError: if it is not, and the function has changed a tensor in place.
+    """
+    rules.install()
+    levels = batched.state.levels
+    level = batched.Level(_batch_size(values, dims, name), len(levels), draws.randomness)
+    samples = [
+        each if dim is None else level.input_of(each.movedim(dim, 0) if dim else each)
+        for each, dim in zip(values, dims, strict=True)
+    ]
+    overriding = override_state.state
+    modes, apply_function = overriding.modes, overriding.apply_function
+    batched.state.levels = (*levels, level)
+    overriding.apply_function = functions.apply_function
+    if draws.randomness == "different":
+        level.mode = DifferentNumbers(level)
+        overriding.modes = (*modes, level.mode)
+    write_observers.append(level.note_write)
+    try:
+        with draws.sample() as drawn:
+            result = func(*_trees.rebuilt(args, samples), **kwargs)
+            if level.mode is not None and len(drawn) > level.mode.count:
+                raise batched.NotBatchedError("numbers were drawn for no sample")
+        return _results(result, level, out_dims, name)
+    except batched.NotBatchedError as error:
+        if level.has_written:
+            raise RuntimeError(
+                f"vmap({name}): {error}, as in an `if`, by .item() or a mask, after {name} has "
+                "changed a tensor in place: it cannot run again for each sample; use torch.where, "
+                "or functions that return new tensors"
+            ) from None
+    finally:
+        level.is_active = False
+        write_observers.remove(level.note_write)
+        batched.state.levels, overriding.modes = levels, modes
+        overriding.apply_function = apply_function
+    return _one_by_one(func, args, values, dims, kwargs, draws, out_dims, name)
+
+
+def _results(result: Any, level: batched.Level, out_dims: Any, name: str) -> Any:
+    """Return results of all samples with the dimension of the samples where it belongs."""
+    dims = _output_dims(result, out_dims, name)
+    found = []
+    for each, dim in zip(_trees.leaves(result), dims, strict=True):
+        value = batched.expanded(each, level) if isinstance(each, TensorBase) else each
+        if dim is None:
+            found.append(value[0] if batched.is_batched(each, level) else each)
+        else:
+            found.append(value.movedim(0, dim) if dim else value)
+    return _trees.rebuilt(result, found)
+
+
+def _joined(chunks: list[Any], out_dims: Any) -> Any:
+    """Return the results of chunks as one."""
+    dims = _trees.broadcast(out_dims, chunks[0])
+    columns = zip(*[_trees.leaves(each) for each in chunks], strict=True)
+    joined = [
+        column[0] if dim is None else public("cat")(column, dim)
+        for column, dim in zip(columns, dims, strict=True)
+    ]
+    return _trees.rebuilt(chunks[0], joined)
+
+
+def _one_by_one(
+    func: Any,
+    args: Any,
+    values: list[Any],
+    dims: list[Any],
+    kwargs: dict[str, Any],
+    draws: "_Draws",
+    out_dims: Any,
+    name: str,
+) -> Any:
+    """Return the stacked results of a call for each sample."""
+    count = _batch_size(values, dims, name)
+    if not count:
+        raise ValueError(f"vmap({name}): a batch needs at least one sample, got none")
+    results = []
+    for number in range(count):
+        samples = [
+            each if dim is None else each.select(dim, number)
+            for each, dim in zip(values, dims, strict=True)
+        ]
+        with draws.sample():
+            results.append(func(*_trees.rebuilt(args, samples), **kwargs))
+    return _stacked(results, out_dims, name)
 
 
 def _checked_dims(in_dims: Any, args: Any, name: str) -> list[Any]:
@@ -89,7 +193,7 @@ def _checked_dims(in_dims: Any, args: Any, name: str) -> list[Any]:
                 f"{where}: Got in_dim={dim} for an input but the input is of type {type(value)}; "
                 "use None as its in_dim"
             )
-        ndim = value._array.ndim
+        ndim = batched.ndim_of(value)
         if not -ndim <= dim < ndim:
             raise ValueError(
                 f"{where}: Got in_dim={dim} for some input, but that input is a Tensor of "
@@ -101,7 +205,7 @@ def _checked_dims(in_dims: Any, args: Any, name: str) -> list[Any]:
 
 def _batch_size(values: list[Any], dims: list[Any], name: str) -> int:
     sizes = [
-        int(each._array.shape[dim])
+        int(batched.shape_of(each)[dim])
         for each, dim in zip(values, dims, strict=True)
         if dim is not None
     ]
@@ -114,55 +218,64 @@ def _batch_size(values: list[Any], dims: list[Any], name: str) -> int:
             "vmap: Expected all tensors to have the same size in the mapped dimension, got sizes "
             f"{sizes} for the mapped dimension"
         )
-    if not sizes[0]:
-        raise ValueError(f"vmap({name}): a batch needs at least one sample, got none")
     return sizes[0]
 
 
+def _check_draws(draws: list[replay.Draw], randomness: str) -> None:
+    if draws and randomness == "error":
+        raise RuntimeError(
+            "vmap: called random operation in randomness error mode; pass randomness='same' "
+            "or 'different', or draw the numbers outside"
+        )
+
+
 class _Draws:
-    """The random numbers that samples draw."""
+    """The random numbers that samples draw.
+
+    Args:
+        randomness: the argument of `vmap`.
+    """
 
     def __init__(self, randomness: str) -> None:
-        self._randomness = randomness
+        self.randomness = randomness
         self._first: list[replay.Draw] | None = None
 
-    def sample(self) -> AbstractContextManager[None]:
-        """Return a context for the call with one sample."""
-        if self._randomness == "same" and self._first is not None:
-            return replay.replaying(self._first, RuntimeError)
-        return self._recording()
-
     @contextmanager
-    def _recording(self) -> Any:
-        with replay.recording() as draws:
-            yield
-        if draws and self._randomness == "error":
-            raise RuntimeError(
-                "vmap: called random operation in randomness error mode; pass randomness='same' "
-                "or 'different', or draw the numbers outside"
-            )
+    def sample(self) -> Iterator[list[replay.Draw]]:
+        """A context for the call with one sample, or with all; with its draws."""
+        with ExitStack() as stack:
+            if self.randomness == "same" and self._first is not None:
+                stack.enter_context(replay.replaying(self._first, RuntimeError))
+            draws = stack.enter_context(replay.recording())
+            yield draws
+        _check_draws(draws, self.randomness)
         if self._first is None:
             self._first = draws
 
 
-def _stacked(results: list[Any], out_dims: Any, name: str) -> Any:
-    """Return the results of all samples, stacked."""
-    first = results[0]
-    for each in _trees.leaves(first):
+def _output_dims(result: Any, out_dims: Any, name: str) -> list[Any]:
+    """Return the dimension of the samples, or None, for each leaf of a result."""
+    for each in _trees.leaves(result):
         if not isinstance(each, TensorBase) and out_dims is not None:
             raise ValueError(
                 f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(each)}."
             )
     try:
-        dims = _trees.broadcast(out_dims, first)
+        return _trees.broadcast(out_dims, result)
     except ValueError as error:
         raise ValueError(
             f"vmap({name}, ..., out_dims={out_dims}): out_dims is not compatible with the "
             f"structure of `outputs`: {error}"
         ) from None
+
+
+def _stacked(results: list[Any], out_dims: Any, name: str) -> Any:
+    """Return the results of all samples, stacked."""
+    first = results[0]
+    dims = _output_dims(first, out_dims, name)
     columns = zip(*[_trees.leaves(each) for each in results], strict=True)
     stacked = [
-        column[0] if dim is None else ops.stack(column, dim)
+        column[0] if dim is None else public("stack")(column, dim)
         for column, dim in zip(columns, dims, strict=True)
     ]
     return _trees.rebuilt(first, stacked)

@@ -61,6 +61,8 @@ _lock = MaskedLock(reentrant=True)
 savers: WeakRegistry[Saver] = WeakRegistry()
 saver_observers: list[Callable[[Saver], object]] = []
 """Called with what nodes save that are no operations, as they save it, from any thread."""
+write_observers: "list[Callable[[Storage], object]]" = []
+"""Called with each storage that is changed in place, before it is, from any thread."""
 _MIN_TO_PRUNE = 16
 
 
@@ -209,6 +211,9 @@ class Storage:
             self._wait_for_writes()
         self.version += 1
         self.changed_by = operation
+        if write_observers:
+            for observer in tuple(write_observers):
+                observer(self)
         if self.pending_writes:  # of a save by another thread since
             self._wait_for_writes()
 

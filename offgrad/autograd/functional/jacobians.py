@@ -22,6 +22,7 @@ from offgrad.autograd.functional.arguments import (
     make_func_inputs,
     value_and_gradient,
 )
+from offgrad.autograd.gradients import grad
 from offgrad.autograd.stacking import Stack
 from offgrad.autograd.tensor_base import wrap
 
@@ -37,14 +38,14 @@ def jacobian(
     vectorize: bool = False,
     strategy: str = "reverse-mode",
 ) -> Any:
-    """Return the Jacobian of `func`, by one backward pass for each element of each output.
+    """Return the Jacobian of `func`, by a backward pass for each output element, or for all.
 
     Args:
         func: as for `vjp`; its outputs are real.
         inputs: as for `vjp`.
         create_graph: as for `vjp`.
         strict: as for `vjp`.
-        vectorize: accepted; it has no effect.
+        vectorize: compute all rows of an output in one backward pass.
         strategy: "reverse-mode", or with `vectorize` "forward-mode", which gives the same.
 
     Returns:
@@ -59,7 +60,7 @@ def jacobian(
         NotImplementedError: for "forward-mode" without `vectorize`.
     """
     _check_strategy("jacobian", "strategy", strategy, create_graph, strict, vectorize)
-    return _jacobian(func, inputs, "jacobian", create_graph, strict)
+    return _jacobian(func, inputs, "jacobian", create_graph, strict, vectorize)
 
 
 def hessian(
@@ -77,7 +78,7 @@ def hessian(
         inputs: as for `vjp`; real.
         create_graph: as for `vjp`.
         strict: as for `vhp`.
-        vectorize: accepted; it has no effect.
+        vectorize: compute all rows in one backward pass.
         outer_jacobian_strategy: "reverse-mode", or with `vectorize` "forward-mode", which gives the
             same.
 
@@ -101,23 +102,29 @@ def hessian(
             True,
         )
 
-    return _jacobian(gradient, inputs, "hessian", create_graph, strict)
+    return _jacobian(gradient, inputs, "hessian", create_graph, strict, vectorize)
 
 
 @grad_mode.enable_grad()
 def _jacobian(
-    func: Callable[..., Any], inputs: Any, caller: str, create_graph: bool, strict: bool
+    func: Callable[..., Any],
+    inputs: Any,
+    caller: str,
+    create_graph: bool,
+    strict: bool,
+    vectorize: bool,
 ) -> Any:
     func_inputs, is_single = make_func_inputs(inputs, caller, create_graph)
     outputs, is_one_output = call_function(func, func_inputs, caller, strict)
     for output in outputs:
         check_real(output, caller)
-    blocks = [
-        format_results(
-            _rows(output, number, func_inputs, create_graph, strict), is_single, create_graph
-        )
-        for number, output in enumerate(outputs)
-    ]
+    blocks = []
+    for number, output in enumerate(outputs):
+        if vectorize:
+            rows = _all_rows(output, func_inputs, create_graph)
+        else:
+            rows = _rows(output, number, func_inputs, create_graph, strict)
+        blocks.append(format_results(rows, is_single, create_graph))
     return blocks[0] if is_one_output else tuple(blocks)
 
 
@@ -136,6 +143,21 @@ def _construct_standard_basis_for(tensors: Any, tensor_numels: Any) -> "tuple[Te
         start += numel
         blocks.append(wrap(block))
     return tuple(blocks)
+
+
+def _all_rows(output: "Tensor", inputs: "tuple[Tensor, ...]", create_graph: bool) -> "list[Tensor]":
+    """Return the Jacobian of `output` with respect to each of `inputs`, by one backward pass."""
+    found: Any = (None,) * len(inputs)
+    if output.requires_grad and output.numel():
+        (units,) = _construct_standard_basis_for((output,), (output.numel(),))
+        rows = units.view((output.numel(), *output.shape))
+        found = grad(output, inputs, rows, True, create_graph, True, True, True)
+    return [
+        wrap(memory.zeros(output.shape + x.shape, x._array.dtype))
+        if each is None
+        else each.reshape(output.shape + x.shape)
+        for each, x in zip(found, inputs, strict=True)
+    ]
 
 
 def _rows(

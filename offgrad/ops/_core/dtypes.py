@@ -15,6 +15,7 @@ from offgrad.autograd.tensor_base import (
     TensorBase,
     describe,
     is_differentiable,
+    metadata,
     wrap,
 )
 from offgrad.memory import Storage
@@ -120,8 +121,8 @@ def common_dtype(*operands: Any) -> np.dtype[Any]:
     numbers = []
     for each in operands:
         if isinstance(each, TensorBase):
-            dtype = each._array.dtype
-            if each._array.ndim:
+            dtype = metadata(each).dtype
+            if metadata(each).ndim:
                 dimensioned = dtype if dimensioned is None else promote_dtypes(dimensioned, dtype)
             else:
                 zero_dim = dtype if zero_dim is None else promote_dtypes(zero_dim, dtype)
@@ -371,6 +372,7 @@ class Cast(Op):
     """Conversion to another dtype; complex to real drops the imaginary part, in both directions."""
 
     is_recomputable = True
+    is_elementwise = True
 
     torch_name = "ToCopyBackward0"
 
@@ -392,7 +394,7 @@ class Cast(Op):
 def cast(input: "Tensor", dtype: Any) -> "Tensor":
     """Return `input` converted to `dtype`; `input` itself if it has that dtype."""
     dtype = np.dtype(dtype)
-    if input._array.dtype == dtype:
+    if metadata(input).dtype == dtype:
         return input
     return Cast.apply(input, dtype=dtype)
 
@@ -401,7 +403,7 @@ def cast_gradient(grad: "Tensor", dtype: np.dtype[Any]) -> "Tensor":
     """Return `grad` as the gradient of a tensor of `dtype`: of a real one, without the imaginary
     part.
     """
-    if grad._array.dtype == dtype:
+    if metadata(grad).dtype == dtype:
         return grad
     return Cast.apply(grad, dtype=dtype, is_gradient=True)
 

@@ -10,6 +10,7 @@ from offgrad import kernels, memory
 from offgrad._dtype import type_name
 from offgrad.autograd import grad_mode, saved_tensor
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
+from offgrad.autograd.forward_mode import changes_tangent, rewrite_for_tangents
 from offgrad.autograd.mutation import check_history, check_mutable, rewrite_history
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
@@ -123,7 +124,9 @@ def is_general(target: "Tensor") -> bool:
 
 def is_recorded(target: "Tensor", value: Any) -> bool:
     """Return whether an in-place change of `target` by `value` is part of the graph."""
-    return grad_mode.state.grad_enabled and (
+    if not grad_mode.state.grad_enabled:
+        return changes_tangent(target, value)
+    return (
         target._requires_grad
         or base_of(target)._requires_grad
         or (isinstance(value, TensorBase) and (value._requires_grad or is_stale(value)))
@@ -174,7 +177,9 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     """
     array = target._array
     base = base_of(target)
-    recorded = grad_mode.state.grad_enabled and (result._requires_grad or base._requires_grad)
+    recorded = result._requires_grad or base._requires_grad
+    if not grad_mode.state.grad_enabled:
+        recorded = recorded and changes_tangent(target, result)
     check_mutable(target, name, recorded)
     if result._array.shape != array.shape:
         raise RuntimeError(
@@ -193,7 +198,8 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     target._storage.write(name)
     _write(target._array, result._array)
     if recorded:
-        rewrite_history(target, gradient_edge(result))
+        edge = gradient_edge(result)
+        (rewrite_history if grad_mode.state.grad_enabled else rewrite_for_tangents)(target, edge)
     return target
 
 
@@ -226,7 +232,7 @@ class CopyBackwards(Op):
         """The overwritten target gets zeros, the source the gradient."""
         need_target, need_source = self.needs_input_grad
         return (
-            grad.new_zeros(grad._array.shape) if need_target else None,
+            grad.new_zeros(grad.shape) if need_target else None,
             grad.sum_to_size(self.shape) if need_source else None,
         )
 

@@ -109,6 +109,7 @@ class ClampBackward(Op):
     """A gradient where x is within numbers, else 0, in one pass; keeps x."""
 
     torch_name = "WhereBackward0"
+    is_elementwise = True
 
     def forward(self, grad: Array, x: Array, min: Any, max: Any) -> Array:
         self.min, self.max = min, max

@@ -269,6 +269,8 @@ class Logit(Op):
 class LogitBackward(Op):
     """g / (x (1 - x)), outside [eps, 1 - eps] 0, without eps NaN; keeps g and x."""
 
+    is_elementwise = True
+
     def forward(self, grad: Array, x: Array, eps: float | None) -> Array:
         self.eps = eps
         self.save(grad_output=grad, self=x)

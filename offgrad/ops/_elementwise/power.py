@@ -8,7 +8,7 @@ import numpy as np
 from offgrad import kernels
 from offgrad.autograd import grad_mode
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, numpy_dtype, wrap
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
     are_large,
@@ -144,7 +144,7 @@ class Pow(Broadcasting):
             slope = exponent * base ** (exponent - 1)
             grad_a = grad.new_zeros(()).where(exponent == 0, grad * conj(slope))
         if need_b:
-            converted_base = cast(base, grad._array.dtype)
+            converted_base = cast(base, numpy_dtype(grad))
             grad_b = _to_exponent(
                 grad, converted_base._array, converted_base.log(), exponent, self.saved("result")
             )

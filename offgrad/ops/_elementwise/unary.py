@@ -65,6 +65,8 @@ class FusedUnary(Unary):
 class FusedUnaryBackward(Op):
     """grad times a + b y + c y^2; keeps grad and y."""
 
+    is_elementwise = True
+
     def forward(self, grad: Array, result: Array, factors: tuple[int, int, int]) -> Array:
         self.factors = factors
         self.save(grad=grad, result=result)
@@ -111,6 +113,8 @@ class KernelUnary(Unary):
 
 class KernelUnaryBackward(Op):
     """grad times f'(x); keeps both."""
+
+    is_elementwise = True
 
     def forward(self, grad: Array, x: Array, of: type[KernelUnary]) -> Array:
         self.of = of

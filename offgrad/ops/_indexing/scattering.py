@@ -80,6 +80,12 @@ class Gather(_AtIndex):
 class ScatterAdd(_AtIndex):
     """x with a source added at an index tensor along a dimension; keeps the index."""
 
+    @classmethod
+    def with_samples(cls, size: int, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters for inputs with a further first dimension."""
+        dim = parameters["dim"]
+        return {**parameters, "dim": dim if dim < 0 else dim + 1}
+
     def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
         self.shape = source.shape
         out = memory.copy(x)

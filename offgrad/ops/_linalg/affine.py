@@ -29,6 +29,7 @@ from offgrad.ops._linalg.products import (
     check_factors,
     for_blas,
     inner_sizes_error,
+    matmul,
     outer,
     product,
     times,
@@ -302,10 +303,15 @@ class Addr(_AddProduct):
 def linear(input: "Tensor", weight: "Tensor", bias: "Tensor | None" = None) -> "Tensor":
     """Return ``input @ weight.T + bias``: [..., n] by [m, n] and [m] to [..., m].
 
+    A weight [n] and a bias without dimensions give [...].
+
     Raises:
         RuntimeError: if the sizes or dtypes do not fit.
     """
     check_tensor(input, "linear")
+    if weight._array.ndim == 1:
+        result: Tensor = matmul(input, weight)
+        return result if bias is None else result + bias
     if not input._array.ndim or weight._array.ndim != 2:
         raise shape_error("linear", "input [..., n] and weight [m, n] are needed", input, weight)
     if input._array.shape[-1] != weight._array.shape[1]:

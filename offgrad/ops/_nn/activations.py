@@ -54,6 +54,7 @@ class ReluBackward(Op):
     """grad where the result was positive, else 0; keeps the result."""
 
     torch_name = "ThresholdBackwardBackward0"
+    is_elementwise = True
 
     def forward(self, grad: Array, result: Array) -> Array:
         self.save(result=result)
@@ -93,6 +94,8 @@ class Gelu(Op):
 class GeluBackward(Op):
     """grad times the derivative of GELU at x; keeps both."""
 
+    is_elementwise = True
+
     def forward(self, grad: Array, x: Array, approximate: str) -> Array:
         self.approximate = approximate
         self.save(grad=grad, self=x)
@@ -114,11 +117,8 @@ def _gelu_slope(x: "Tensor") -> "Tensor":
 
 def _gelu_slope_tanh(x: "Tensor") -> "Tensor":
     """The derivative of x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
-    inner = (x + x**3 * 0.044715) * sqrt(2 / pi)
-    inner_derivative = tanh(inner)
-    return (inner_derivative + 1) * 0.5 + x * 0.5 * (1 - inner_derivative * inner_derivative) * (
-        (x * x * (3 * 0.044715) + 1) * sqrt(2 / pi)
-    )
+    t = tanh((x + x**3 * 0.044715) * sqrt(2 / pi))
+    return (t + 1) * 0.5 + x * 0.5 * (1 - t * t) * ((x * x * (3 * 0.044715) + 1) * sqrt(2 / pi))
 
 
 def relu(input: "Tensor") -> "Tensor":

@@ -66,6 +66,8 @@ class TwoSlopes(Activation):
 class TwoSlopesBackward(Op):
     """grad times one of two slopes, which x decides; keeps x."""
 
+    is_elementwise = True
+
     def forward(self, grad: Array, x: Array, slopes: Slopes) -> Array:
         self.slopes = slopes
         self.save(self=x)

@@ -67,6 +67,12 @@ class SoftmaxBackward(Op):
 
     torch_name = "SoftmaxBackwardDataBackward0"
 
+    @classmethod
+    def with_samples(cls, size: int, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters for inputs with a further first dimension."""
+        dim = parameters["dim"]
+        return {**parameters, "dim": dim if dim < 0 else dim + 1}
+
     def forward(self, grad: Array, result: Array, dim: int) -> Array:
         """Return the gradient of the logits."""
         self.dim = dim
@@ -104,6 +110,12 @@ class LogSoftmaxBackward(Op):
     """g - e^result sum(g) along a dimension; keeps g and the result."""
 
     torch_name = "LogSoftmaxBackwardDataBackward0"
+
+    @classmethod
+    def with_samples(cls, size: int, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters for inputs with a further first dimension."""
+        dim = parameters["dim"]
+        return {**parameters, "dim": dim if dim < 0 else dim + 1}
 
     def forward(self, grad: Array, result: Array, dim: int) -> Array:
         """Return the gradient of the logits."""

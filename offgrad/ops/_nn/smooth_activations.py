@@ -113,6 +113,8 @@ class FusedActivation(Op):
 class FusedActivationBackward(Op):
     """grad times the derivative of a function at x; keeps both."""
 
+    is_elementwise = True
+
     def forward(
         self, grad: Array, x: Array, function: type[FusedActivation], parameters: dict[str, Any]
     ) -> Array:

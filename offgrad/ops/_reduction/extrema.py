@@ -8,7 +8,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.tensor_base import TensorBase, numpy_dtype, wrap
 from offgrad.ops._core.dims import (
     Dim,
     normalize_dim,
@@ -71,7 +71,7 @@ class Amax(Reduction):
         """Share the gradient among the elements that attain the extremum."""
         x, result = self.saved("self")._array, self.with_reduced_dims(self.saved("result"))._array
         counts_nan = not self.name().startswith("Am")
-        shares = _shares(x, result, self.dims, counts_nan, grad._array.dtype)
+        shares = _shares(x, result, self.dims, counts_nan, numpy_dtype(grad))
         return self.expanded(grad) * wrap(shares)
 
 

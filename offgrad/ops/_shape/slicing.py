@@ -111,6 +111,12 @@ class Embed(Op):
 
     torch_name = "SliceBackwardBackward0"
 
+    @classmethod
+    def with_samples(cls, size: int, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters for inputs with a further first dimension."""
+        index, shape = parameters["index"], parameters["shape"]
+        return {"index": (slice(None), *index), "shape": (size, *shape)}
+
     def forward(self, x: Array, index: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
         self.key = index
         out = memory.zeros(shape, x.dtype)

@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import describe, numpy_dtype, wrap
 from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dims import integer, integers, normalize_dim
 from offgrad.ops._core.dtypes import check_tensor
@@ -128,7 +128,7 @@ class AsStrided(Op):
             if own_positions.size
             else own_positions
         )
-        return result / wrap(shared.astype(grad._array.dtype)) if (shared > 1).any() else result
+        return result / wrap(shared.astype(numpy_dtype(grad))) if (shared > 1).any() else result
 
 
 class Rearrange(Op):

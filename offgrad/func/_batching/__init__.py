@@ -1,0 +1,1 @@
+"""Functions of batched tensors: how `vmap` computes all samples at once."""
