@@ -16,6 +16,7 @@ from offgrad.func._batching.batched import (
     aligned,
     batch,
     expanded,
+    is_batched,
     levels_of,
     ndim_of,
     samples_of,
@@ -23,6 +24,7 @@ from offgrad.func._batching.batched import (
 )
 from offgrad.func._batching.dispatch import public
 from offgrad.ops._core.broadcasting import Broadcasting
+from offgrad.ops._nn.convolution import Convolution, ConvolutionWeight
 
 
 def grads_for_all(
@@ -92,6 +94,16 @@ def _apply(apply: Any, cls: type[Op], inputs: Any, parameters: dict[str, Any]) -
         ndim = max(ndim_of(each) for each in inputs if isinstance(each, TensorBase))
         given = tuple([aligned(each, level, ndim) for each in inputs])
         return [batch(each, level) for each in cls.apply_all(*given, **parameters)]
+    if issubclass(cls, Convolution) and not any(is_batched(each, level) for each in inputs[1:]):
+        value = inputs[0]._value
+        merged = cls.apply(value.flatten(0, 1), *inputs[1:], **parameters)
+        return [batch(merged.unflatten(0, (level.size, -1)), level)]
+    if issubclass(cls, ConvolutionWeight):
+        how = parameters["how"]
+        groups = {**parameters, "how": how._replace(groups=level.size * how.groups)}
+        channels = [expanded(each, level).transpose(0, 1).flatten(1, 2) for each in inputs]
+        weight = cls.apply(*channels, **groups)
+        return [batch(weight.unflatten(0, (level.size, -1)), level)]
     own = cls.with_samples(level.size, parameters)
     tensors = [each for each in inputs if isinstance(each, TensorBase)]
     if own is not None and (cls.is_elementwise or all(map(ndim_of, tensors))):
@@ -108,10 +120,10 @@ def _whole(value: Any, level: Level) -> Any:
 def for_each_op(cls: type[Op], level: Level, inputs: Any, parameters: dict[str, Any]) -> list[Any]:
     """Run an operation for each sample, and return the stacked outputs."""
     values = [samples_of(each, level) for each in inputs]
-    is_batched = [each is not value for each, value in zip(inputs, values, strict=True)]
+    has_samples = [each is not value for each, value in zip(inputs, values, strict=True)]
     rows = [
         cls.apply_all(
-            *[each[number] if own else each for each, own in zip(values, is_batched, strict=True)],
+            *[each[number] if own else each for each, own in zip(values, has_samples, strict=True)],
             **parameters,
         )
         for number in range(level.size)

@@ -78,6 +78,14 @@ class Reduction(Op):
 class Sum(Reduction):
     """The sum over dimensions; keeps nothing."""
 
+    @classmethod
+    def with_samples(cls, size: int, parameters: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the parameters for an input with a further first dimension."""
+        if not parameters["dim"]:  # all dimensions
+            return None
+        dims = tuple([each if each < 0 else each + 1 for each in parameters["dim"]])
+        return {**parameters, "dim": dims}
+
     def forward(
         self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
     ) -> Array:
