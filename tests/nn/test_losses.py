@@ -331,3 +331,15 @@ def test_divergence_of_numbers() -> None:
     x, y = offgrad.tensor(-1.0), offgrad.tensor(0.5)
     found = nn.functional.kl_div(x, y, reduction="batchmean")
     assert found.item() == nn.functional.kl_div(x, y, reduction="sum").item()
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
+def test_weights_of_classes_have_no_gradient(name: str) -> None:
+    loss = getattr(offgrad.nn.functional, name)
+    weight = offgrad.ones(3, requires_grad=True)
+    x, target = offgrad.randn(2, 3, requires_grad=True), offgrad.tensor([0, 2])
+    with pytest.raises(RuntimeError, match="not differentiable with respect to argument 'weight'"):
+        loss(x, target, weight=weight)
+    assert loss(x, target, weight=weight.detach()).requires_grad
+    with offgrad.no_grad():
+        loss(x, target, weight=weight)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad.autograd import grad_mode
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.autocast import full_precision
@@ -253,6 +254,11 @@ def check_classes(
         raise RuntimeError(
             f"{where}: weight tensor should be defined either for all {shape[class_dim]} classes "
             f"or no classes, got a {describe(weight)}"
+        )
+    if weight is not None and grad_mode.state.grad_enabled and weight.requires_grad:
+        raise RuntimeError(
+            f"The function '{where}' is not differentiable with respect to argument 'weight'. This "
+            f"input cannot have requires_grad True, got a {describe(weight)}; detach() it"
         )
     if weight is not None and weight._array.dtype != input._array.dtype:
         raise shape_error(where, "the weight must have the dtype of the input", weight, input)
