@@ -53,44 +53,56 @@ def jacrev(
         tracked = Tracked(chosen_arguments(args, argnums, caller), caller)
         result = run(func, with_arguments(args, argnums, tracked.tree), kwargs)
         output, aux = split_auxiliary(result, has_aux, caller)
-        blocks = [_blocks(each, tracked, chunk_size) for each in check_tensors(output, caller)]
+        outputs = check_tensors(output, caller)
+        blocks = [
+            _trees.rebuilt(tracked.tree, each) for each in _rows(outputs, tracked, chunk_size)
+        ]
         jacobian = tracked.released(_trees.rebuilt(output, blocks))
         return (jacobian, tracked.released(aux)) if has_aux else jacobian
 
     return wrapper
 
 
-def _blocks(output: Any, tracked: Tracked, chunk_size: int | None) -> Any:
-    """Return the Jacobian of an output, in the form of the arguments."""
-    recorded = tracked.has_outer_history([output])
-    columns: list[list[Any]] = [[] for _ in tracked.tensors]
-    for level, units in _units(output, chunk_size):
-        found = derivatives([output], tracked.tensors, [units.view(output.shape)], recorded)
-        for column, each in zip(columns, found, strict=True):
-            column.append(expanded(each, level))
-    blocks = []
-    for column, tensor in zip(columns, tracked.tensors, strict=True):
-        shape = (*output.shape, *tensor.shape)
-        blocks.append(_joined(column, 0).reshape(shape) if column else tensor.new_zeros(shape))
-    return _trees.rebuilt(tracked.tree, blocks)
+def _rows(outputs: list[Any], tracked: Tracked, chunk_size: int | None) -> list[list[Any]]:
+    """Return for each output its derivatives by each input, from gradients of unit vectors."""
+    recorded = tracked.has_outer_history(outputs)
+    rows: list[list[Any]] = [[] for _ in tracked.tensors]
+    for level, units in _units(outputs, chunk_size):
+        found = derivatives(outputs, tracked.tensors, units, recorded)
+        for part, each in zip(rows, found, strict=True):
+            part.append(expanded(each, level))
+    counts = [each.numel() for each in outputs]
+    blocks: list[list[Any]] = [[] for _ in outputs]
+    for part, tensor in zip(rows, tracked.tensors, strict=True):
+        whole = _joined(part) if part else tensor.new_zeros((0, *tensor.shape))
+        for block, each, row in zip(blocks, whole.split(counts), outputs, strict=True):
+            block.append(each.reshape((*row.shape, *tensor.shape)))
+    return blocks
 
 
-def _joined(parts: list[Any], dim: int) -> Any:
-    return parts[0] if len(parts) == 1 else public("cat")(parts, dim)
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else public("cat")(parts)
 
 
-def _units(tensor: Any, chunk_size: int | None) -> Iterator[tuple[Level, Any]]:
-    """Yield the unit vectors of a tensor's elements, batched, with their level."""
+def _units(tensors: list[Any], chunk_size: int | None = None) -> Iterator[tuple[Level, list[Any]]]:
+    """Yield the unit vectors of all elements of tensors, batched, with their level: for each tensor
+    its part of them.
+    """
     rules.install()
-    count = tensor.numel()
-    size = count if chunk_size is None else chunk_size
-    for start in range(0, count, max(size, 1)):
-        number = min(size, count - start)
-        depth = max([each.depth for each in levels_of(tensor)], default=-1) + 1
-        level = Level(number, max(depth, len(state.levels)))
-        units = tensor.detach().new_zeros((number, count))
-        units.diagonal(start).fill_(1)
-        yield level, batch(units, level)
+    counts = [each.numel() for each in tensors]
+    total = sum(counts)
+    depth = max([level.depth for each in tensors for level in levels_of(each)], default=-1) + 1
+    size = total if chunk_size is None else chunk_size
+    for start in range(0, total, max(size, 1)):
+        level = Level(min(size, total - start), max(depth, len(state.levels)))
+        parts, first = [], 0
+        for each, count in zip(tensors, counts, strict=True):
+            part = each.detach().new_zeros((level.size, count))
+            if count:
+                part.diagonal(start - first).fill_(1)
+            parts.append(batch(part, level).view(each.shape))
+            first += count
+        yield level, parts
 
 
 def jacfwd(
@@ -125,8 +137,10 @@ def jacfwd(
             output, aux = split_auxiliary(result, has_aux, caller)
             outputs = check_tensors(output, caller)
             product = Linear(outputs, tracked)
-        columns = _columns(product, outputs, tracked.tensors)
-        blocks = [_trees.rebuilt(tracked.tree, each) for each in columns]
+        blocks = [
+            _trees.rebuilt(tracked.tree, each)
+            for each in _columns(product, outputs, tracked.tensors)
+        ]
         jacobian = tracked.released(_trees.rebuilt(output, blocks))
         return (jacobian, tracked.released(aux)) if has_aux else jacobian
 
@@ -134,20 +148,16 @@ def jacfwd(
 
 
 def _columns(product: Linear, outputs: list[Any], inputs: list[Any]) -> list[list[Any]]:
-    """Return for each output its derivatives by each input."""
-    zeros = [each.new_zeros(each.shape) for each in inputs]
+    """Return for each output its derivatives by each input, from tangents of unit vectors."""
+    counts = [each.numel() for each in inputs]
     blocks: list[list[Any]] = [[] for _ in outputs]
-    for position, each in enumerate(inputs):
-        columns: list[list[Any]] = [[] for _ in outputs]
-        for level, units in _units(each, None):
-            vectors = [*zeros[:position], units.view(each.shape), *zeros[position + 1 :]]
-            for column, tangent in zip(columns, product(vectors), strict=True):
-                column.append(expanded(tangent, level).movedim(0, -1))
-        for number, output in enumerate(outputs):
-            shape = (*output.shape, *each.shape)
-            column = columns[number]
-            block = _joined(column, -1) if column else output.new_zeros(shape)
-            blocks[number].append(block.reshape(shape))
+    for level, units in _units(inputs):
+        for block, output, tangent in zip(blocks, outputs, product(units), strict=True):
+            for each, tensor in zip(expanded(tangent, level).split(counts), inputs, strict=True):
+                block.append(each.movedim(0, -1).reshape((*output.shape, *tensor.shape)))
+    for block, output in zip(blocks, outputs, strict=True):
+        if not block:  # no input has elements
+            block += [output.new_zeros((*output.shape, *each.shape)) for each in inputs]
     return blocks
 
 

@@ -20,6 +20,7 @@ b = x > 0.6
 w = torch.arange(20.0).view(5, 4) / 9
 m = torch.arange(12.0).view(3, 2, 2) / 5
 J = torch.autograd.functional.jacobian
+def of_pairs(d): return {'a': d['x'].sum() * d['y'], 'b': (d['x'] ** 2, d['y'].sum())}
 half = torch.ones(2, dtype=torch.float16)
 def shaped(function):
     def run(y):
@@ -123,6 +124,9 @@ F.vmap(lambda a, t: f.cross_entropy(a, t, label_smoothing=0.1, ignore_index=1))(
 F.vmap(lambda a: f.cross_entropy(a, a.softmax(0)))(x)
 F.vmap(lambda a: f.grid_sample(a.view(1, 1, 2, 2), 0 * m[:1, None, :1], align_corners=False))(x)
 F.jacrev(lambda a: a.scatter_reduce(0, k, a * 2, "amax"))(x[0, :3])
+F.jacrev(of_pairs)({"x": x[0], "y": w[:2]}), F.jacfwd(of_pairs)({"x": x[0], "y": w[:2]})
+F.jacrev(of_pairs, chunk_size=3)({"x": x[0], "y": w[:2]})
+F.jacfwd(lambda a, b: (a * 2, b), (0, 1))(x[0], x[0, :0]), F.jacrev(lambda a: a[:0])(x[0]).shape
 J(lambda a: f.conv1d(a.view(1, 1, 4), w[:1, None, :2]).tanh(), x[0], vectorize=True)
 """,
     "dimensions": """
