@@ -1,11 +1,10 @@
 """All combinations of elements."""
 
-from itertools import combinations as _combinations
-from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import check_tensor
@@ -44,6 +43,16 @@ def combinations(input: "Tensor", r: int = 2, with_replacement: bool = False) ->
         raise RuntimeError(f"combinations: r must not be negative, got {r}")
     if r == 0:
         return x.new_empty((0,))
-    choose = combinations_with_replacement if with_replacement else _combinations
-    chosen = np.array(list(choose(range(x._array.size), r)), np.int64).reshape(-1, r)
-    return x[wrap(chosen)]
+    return x[wrap(_rows_of_combinations(x._array.size, r, not with_replacement))]
+
+
+def _rows_of_combinations(size: int, r: int, step: bool) -> Array:
+    """Return all increasing rows of `r` numbers below `size`, strictly so with `step`, in order."""
+    rows = np.arange(size)[:, None]
+    for _ in range(r - 1):
+        first = rows[:, -1] + step
+        counts = size - first
+        ends = np.cumsum(counts)
+        numbers = np.arange(counts.sum()) + np.repeat(first - (ends - counts), counts)
+        rows = np.concatenate([np.repeat(rows, counts, 0), numbers[:, None]], 1)
+    return rows
