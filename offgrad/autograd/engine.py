@@ -10,6 +10,7 @@ from offgrad_storage.interrupts import interruptible, masked
 
 from offgrad.autograd import anomaly, grad_mode, saved_tensor
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
+from offgrad.autograd.forward_mode import forward_mode
 from offgrad.autograd.node import (
     AccumulateGrad,
     Edge,
@@ -285,15 +286,16 @@ def _run_with_hooks(
     grads = list(as_tensors(inputs or [None] * len(node.output_metadata)))
     if inputs is not None:
         inputs.clear()
+    has_hooks = not forward_mode.is_transposing  # as in PyTorch, tangents do not pass hooks
     for output_nr, grad in enumerate(grads):
         if grad is None:
             continue
-        for hook in _hook_list(node.hooks_of_output(output_nr)):
+        for hook in _hook_list(node.hooks_of_output(output_nr)) if has_hooks else ():
             result = hook(grad)
             if result is not None:
                 _check_hook_result(node, hook, grad, result)
                 grad = grads[output_nr] = result
-    for output_nr, tensor in node.retaining_tensors():
+    for output_nr, tensor in node.retaining_tensors() if has_hooks else ():
         kept = grads[output_nr]
         if kept is not None:
             with node.lock:
@@ -306,14 +308,14 @@ def _run_with_hooks(
     grad = kept = None
     if not execute:
         return ()
-    for hook in _hook_list(node._pre_hooks):
+    for hook in _hook_list(node._pre_hooks) if has_hooks else ():
         result = hook(tuple(grads))
         if result is not None:
             grads = list(_checked_replacements(result, grads, node, hook))
     if node._pre_hooks and not node.runs_without_grad and all(each is None for each in grads):
         return (None,) * len(node.next_functions)
     run_function = anomaly.run if anomaly.state.enabled else _run_node
-    if node._post_hooks:
+    if node._post_hooks and has_hooks:
         outputs = run_function(node, tuple(grads))
         for hook in _hook_list(node._post_hooks):
             result = hook(outputs, tuple(grads))

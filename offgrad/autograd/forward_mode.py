@@ -31,19 +31,19 @@ class Level:
     def __init__(self, duals: "Iterable[Tensor]" = ()) -> None:
         self._reaches: dict[Node | None, bool] = {None: False}
         self.duals: list[Node] = []
-        self._changed: list[tuple[ref[Tensor], Edge]] = []
+        self._changed: list[tuple[ref[Tensor], Node | None, Edge]] = []
         for each in duals:
             self.add(gradient_edge(each)[0])
 
     def note_history(self, tensor: "Tensor", before: Edge) -> None:
         """Note a tensor that `no_grad` gave a history for tangents, and the one it had before."""
-        self._changed.append((ref(tensor), before))
+        self._changed.append((ref(tensor), tensor._grad_fn, before))
 
     def end(self) -> None:
-        """Give tensors the histories from before again."""
-        for reference, before in reversed(self._changed):
+        """Give tensors the histories from before again, if they have no other yet."""
+        for reference, given, before in reversed(self._changed):
             tensor = reference()
-            if tensor is not None:
+            if tensor is not None and tensor._grad_fn is given:
                 set_history(tensor, *before)
                 tensor._generation += tensor._base is None
 

@@ -7,7 +7,7 @@ from weakref import ref
 from offgrad.autograd.forward_mode import forward_mode
 from offgrad.autograd.node import Grads, Node
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, numpy_dtype, wrap
 from offgrad.memory import zeros
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class FunctionNode(Node):
                     f"took no tensor: a {describe(each)}; return None there"
                 )
             dtype = None if target is None else target.output_metadata[output_nr][1]
-            if dtype is not None and each._array.dtype.kind == "c" and dtype.kind != "c":
+            if dtype is not None and numpy_dtype(each).kind == "c" and dtype.kind != "c":
                 raise RuntimeError(
                     f"{self.name()} must return a real gradient for a real input, but returned a "
                     f"{describe(each)} at index {index} for a {dtype.name} input; take its .real"

@@ -1,6 +1,8 @@
 """Whether calls go to ``__torch_function__``, per thread."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +13,7 @@ class _State(threading.local):
     Attributes:
         enabled: whether they call it for subclasses of tensors, and for other classes.
         modes: the modes that the program has entered, the innermost last.
+        levels: the calls of `vmap` that it is in, the innermost last.
         apply_function: called as ``apply_function(cls, args, kwargs)`` for each call of a Function,
             if there is one; it may return NotImplemented.
         is_batched_pass: whether a backward pass runs for several gradients at once.
@@ -18,11 +21,23 @@ class _State(threading.local):
 
     enabled = True
     modes: tuple[Any, ...] = ()
+    levels: tuple[Any, ...] = ()
     apply_function: Any = None
     is_batched_pass = False
 
 
 state = _State()
+
+
+@contextmanager
+def within(levels: tuple[Any, ...], apply_function: Any) -> Iterator[None]:
+    """A block in the calls of `vmap` that were running at another time."""
+    outer = state.levels, state.apply_function
+    state.levels, state.apply_function = levels, apply_function
+    try:
+        yield
+    finally:
+        state.levels, state.apply_function = outer
 
 
 class DisableTorchFunctionSubclass:

@@ -5,9 +5,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from offgrad.autograd.forward_mode import level_of
+from offgrad.autograd.override_state import state
 from offgrad.func import _trees
 from offgrad.func._batching import rules
-from offgrad.func._batching.batched import Level, batch, expanded, levels_of, state, unbatched
+from offgrad.func._batching.batched import (
+    Level,
+    asking,
+    batch,
+    expanded,
+    levels_of,
+    unbatched,
+)
 from offgrad.func._batching.dispatch import public
 from offgrad.func._gradients import Linear, derivatives
 from offgrad.func._tracking import (
@@ -63,6 +71,7 @@ def jacrev(
     return wrapper
 
 
+@asking()
 def _rows(outputs: list[Any], tracked: Tracked, chunk_size: int | None) -> list[list[Any]]:
     """Return for each output its derivatives by each input, from gradients of unit vectors."""
     recorded = tracked.has_outer_history(outputs)
@@ -147,6 +156,7 @@ def jacfwd(
     return wrapper
 
 
+@asking()
 def _columns(product: Linear, outputs: list[Any], inputs: list[Any]) -> list[list[Any]]:
     """Return for each output its derivatives by each input, from tangents of unit vectors."""
     counts = [each.numel() for each in inputs]

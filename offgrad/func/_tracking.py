@@ -14,9 +14,10 @@ from offgrad.autograd.node import (
     gradient_edge,
     tensor_from_edge,
 )
+from offgrad.autograd.override_state import state
 from offgrad.autograd.tensor_base import TensorBase, alias
 from offgrad.func import _trees
-from offgrad.func._batching.batched import batch_all, batched, levels_of, state, unbatched
+from offgrad.func._batching.batched import batch_all, batched, levels_of, unbatched
 from offgrad.ops._core.factories import check_requires_grad
 
 _numbers = itertools.count()

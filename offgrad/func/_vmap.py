@@ -81,26 +81,26 @@ def _at_once(
         RuntimeError: if it is not, and the function has changed a tensor in place.
     """
     rules.install()
-    levels = batched.state.levels
+    levels = override_state.state.levels
     level = batched.Level(_batch_size(values, dims, name), len(levels), draws.randomness)
     samples = [
-        each if dim is None else level.input_of(each.movedim(dim, 0) if dim else each)
+        each if dim is None else batched.batch(each.movedim(dim, 0) if dim else each, level)
         for each, dim in zip(values, dims, strict=True)
     ]
     overriding = override_state.state
     modes, apply_function = overriding.modes, overriding.apply_function
-    batched.state.levels = (*levels, level)
+    overriding.levels = (*levels, level)
     overriding.apply_function = functions.apply_function
     if draws.randomness == "different":
         level.mode = DifferentNumbers(level)
         overriding.modes = (*modes, level.mode)
     write_observers.append(level.note_write)
     try:
-        with draws.sample() as drawn:
+        with draws.sample() as drawn, batched.asking():
             result = func(*_trees.rebuilt(args, samples), **kwargs)
             if level.mode is not None and len(drawn) > level.mode.count:
                 raise batched.NotBatchedError("numbers were drawn for no sample")
-        return _results(result, level, out_dims, name)
+            return _results(result, level, out_dims, name)
     except batched.NotBatchedError as error:
         if level.has_written:
             raise RuntimeError(
@@ -111,7 +111,7 @@ def _at_once(
     finally:
         level.is_active = False
         write_observers.remove(level.note_write)
-        batched.state.levels, overriding.modes = levels, modes
+        overriding.levels, overriding.modes = levels, modes
         overriding.apply_function = apply_function
     return _one_by_one(func, args, values, dims, kwargs, draws, out_dims, name)
 

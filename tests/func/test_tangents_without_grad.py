@@ -71,6 +71,17 @@ def changed_in_steps(x):
     x[0] = 2.0
     x += 1
     return x * x
+def hooked(x):
+    y = x * x
+    if y.requires_grad: y.register_hook(lambda grad: grad * 3)
+    return (y * y).sum()
+def kept_history():
+    v = torch.ones(2, requires_grad=True)
+    with fw.dual_level():
+        y = quiet(lambda: fw.make_dual(x, t) * 2)()
+        y.mul_(v)
+    y.sum().backward()
+    return v.grad
 def weight_grad(f):
     w.grad = None
     f().sum().backward()
@@ -106,6 +117,8 @@ def trained_inner(p=torch.tensor([1.0, 2.0])):
 SETUP = SETUP.replace("import torch.autograd.forward_ad as fw", "fw = torch.autograd.forward_ad")
 
 PROGRAMS = """
+F.jvp(hooked, (c,), (one,)), F.jacfwd(hooked)(c), F.hessian(hooked)(c), tangent(hooked)
+kept_history()
 weight_grad(lambda: F.jvp(of_w, (c,), (one,))[1]), F.jacrev(F.jacfwd(partly))(c)
 F.grad(lambda v: F.jvp(partly, (c,), (v,))[1])(one), F.jacfwd(F.jacrev(F.jacfwd(partly)))(c)
 F.grad(doubled)(c), F.jacfwd(F.grad(doubled))(c), F.hessian(doubled)(c), F.hessian(inner)(c)

@@ -41,6 +41,17 @@ def changed_inputs():
     return y
 def put(y, index, value):
     y[index] = value
+def in_backward(function):
+    found = []
+    y = x.clone().requires_grad_()
+    z = y * 2
+    z.register_hook(lambda grad: found.append(function(grad * y.detach())))
+    z.sum().backward()
+    return found
+def checkpointed(function):
+    y = x.clone().requires_grad_()
+    torch.utils.checkpoint.checkpoint(function, y, use_reentrant=False).sum().backward()
+    return y.grad
 class Scale(torch.autograd.Function):
     generate_vmap_rule = False
     @staticmethod
@@ -128,6 +139,32 @@ F.jacrev(of_pairs)({"x": x[0], "y": w[:2]}), F.jacfwd(of_pairs)({"x": x[0], "y":
 F.jacrev(of_pairs, chunk_size=3)({"x": x[0], "y": w[:2]})
 F.jacfwd(lambda a, b: (a * 2, b), (0, 1))(x[0], x[0, :0]), F.jacrev(lambda a: a[:0])(x[0]).shape
 J(lambda a: f.conv1d(a.view(1, 1, 4), w[:1, None, :2]).tanh(), x[0], vectorize=True)
+""",
+    "arguments by name": """
+F.vmap(lambda y: torch.permute(input=y, dims=(1, 0)))(m), F.vmap(lambda y: y.flip(dims=(0,)))(m)
+F.vmap(lambda y: torch.tril(input=y))(m), F.vmap(lambda y: torch.trace(input=y))(m)
+F.vmap(lambda y: torch.is_floating_point(input=y) and y)(x), F.vmap(lambda y: y.to(k))(m).dtype
+F.vmap(lambda y: torch.vstack(tensors=(y, y)))(x), F.vmap(lambda y: torch.inner(y, other=y))(x)
+F.vmap(lambda y: torch.sum(input=y, dim=0))(m)
+F.vmap(lambda y: y.masked_fill(mask=y > 1, value=y[0]))(x)
+F.vmap(lambda y: f.avg_pool1d(input=y[None], kernel_size=2))(x)
+F.vmap(lambda y: y.clone().fill_(y[1]))(x)
+""",
+    "special cases": """
+F.vmap(lambda a, b: torch.zeros_like(a).copy_(b))(one.float(), one)
+F.vmap(lambda a: a.clone().add_(torch.tensor(2.0, dtype=torch.float64)))(one.float())
+F.vmap(lambda a, b: a * b)(x + 0j, one).dtype
+F.vmap(lambda a, b: a * b, (0, None))(one.float(), torch.tensor(1j, dtype=torch.complex128)).dtype
+F.vmap(f.embedding)(torch.tensor([[0, 1], [1, 0]]), m[:2])
+F.vmap(lambda i: f.embedding(i, -m[0]))(k[:, None] % 2)
+F.vmap(F.grad(torch.median))(torch.ones(2, 3)), F.vmap(F.grad(torch.median))(x)
+F.vmap(lambda y: y.t())(x.view(1, 3, 2, 2)), F.vmap(lambda y: y.mT)(x), F.vmap(torch.adjoint)(m)
+F.vmap(torch.fft.fft)(one), F.vmap(torch.dot)(m, m), F.vmap(torch.addmm)(x, x, x)
+F.vmap(lambda a, t: f.cross_entropy(a, t, weight=w[:4, 0], ignore_index=255))(x, k)
+in_backward(F.jacrev(torch.sin))
+in_backward(F.vmap(torch.sin))
+in_backward(F.vmap(F.jacrev(torch.sin)))
+checkpointed(F.vmap(lambda a: a.sin().cos())), checkpointed(F.vmap(F.vmap(torch.sin)))
 """,
     "dimensions": """
 F.vmap(lambda y: y.sum())(x), F.vmap(lambda y: y.sum(0))(x), F.vmap(lambda y: y.sum(-1, True))(x)

@@ -39,6 +39,11 @@ def default_of(func: Any, name: str) -> Any:
     return _parameters(func)[1].get(name)
 
 
+def positional_names(func: Any) -> tuple[str, ...]:
+    """Return the names of the positional parameters; of properties none."""
+    return _parameters(func)[0] if hasattr(func, "__code__") else ()
+
+
 def first_name(func: Any) -> str:
     """Return the name of the first parameter."""
     return _parameters(func)[0][0]

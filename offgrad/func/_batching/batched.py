@@ -1,7 +1,7 @@
 """Batched tensors: all samples of a `vmap` in one tensor, which looks like one of them."""
 
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from threading import get_ident
 from typing import Any
@@ -10,14 +10,19 @@ import numpy as np
 
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
+from offgrad.autograd.override_state import state
 from offgrad.autograd.tensor_base import TensorBase, metadata, wrap
+from offgrad.memory.storage import new_uid
 
 dispatch: Any = None
 """Computes a function of batched tensors; set by the module of that name."""
 
 
-class NotBatchedError(RuntimeError):
-    """Something needs the elements of one sample; `vmap` then calls its function for each."""
+class NotBatchedError(BaseException):
+    """Something needs the elements of one sample; `vmap` then calls its function for each.
+
+    No `Exception`, so that the function does not catch it.
+    """
 
 
 class Level:
@@ -40,34 +45,22 @@ class Level:
         self.is_active = True
         self.has_written = False
         self.mode: Any = None
-        self._thread = get_ident()
-        self._inputs: set[int] = set()
-        self._own: dict[int, Any] = {}
-
-    def input_of(self, value: Any) -> "BatchedTensor":
-        """Return a batched tensor for an input."""
-        self._inputs.add(id(unbatched(value)._storage))
-        return batch(value, self)  # type: ignore[no-any-return]
-
-    def note_own(self, target: "BatchedTensor") -> None:
-        """Let changes in place of a batched tensor count only if it is an input."""
-        storage = unbatched(target)._storage
-        if id(storage) not in self._inputs:
-            self._own[id(storage)] = storage
+        self._thread, self._first_uid = get_ident(), new_uid()
 
     def note_write(self, storage: Any) -> None:
         """Note that a storage is changed in place."""
-        if get_ident() == self._thread and id(storage) not in self._own:
+        if storage.uid < self._first_uid and get_ident() == self._thread:
             self.has_written = True
 
 
-class _State(threading.local):
-    """The calls of `vmap` that this thread is in, the innermost last."""
-
-    levels: tuple[Level, ...] = ()
-
-
-state = _State()
+@contextmanager
+def asking() -> Iterator[None]:
+    """A block in which functions look for batched tensors, also within a backward pass."""
+    outer, state.enabled = state.enabled, True
+    try:
+        yield
+    finally:
+        state.enabled = outer
 
 
 def _refused(name: str) -> Any:

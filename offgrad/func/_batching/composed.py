@@ -19,7 +19,7 @@ from offgrad.func._batching.dispatch import public, register
 def inner(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     """``inner``: products of rows."""
     a, b = args
-    if kwargs or not (ndim_of(a) and ndim_of(b)):
+    if kwargs or not (ndim_of(a) and ndim_of(b)) or ops.is_autocast_enabled("cpu"):
         return NotImplemented
     size = shape_of(a)[-1]
     product = ops.matmul(a.reshape(-1, size), b.reshape(-1, size).mT)
@@ -67,7 +67,7 @@ def splits(dim: int) -> Any:
 def meshgrid(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     """``meshgrid`` of vectors by rows and columns."""
     vectors = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
-    if kwargs.get("indexing") != "ij" or any(ndim_of(each) != 1 for each in vectors):
+    if kwargs.get("indexing") not in (None, "ij") or any(ndim_of(each) != 1 for each in vectors):
         return NotImplemented
     shape = [shape_of(each)[0] for each in vectors]
     return tuple(

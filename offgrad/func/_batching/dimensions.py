@@ -28,10 +28,15 @@ nanquantile std std_mean sum var var_mean vector_norm frobenius_norm
 
 _ALONG_ONE = """
 argsort cummax cummin cumprod cumsum glu kthvalue log_softmax logcumsumexp mode normalize
-softmax softmin sort topk trapezoid trapz cumulative_trapezoid
-fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2
+softmax softmin sort topk
 """
 """They have a dimension always."""
+
+_OF_VECTORS = """
+trapezoid trapz cumulative_trapezoid
+fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2
+"""
+"""They need a dimension."""
 
 _SEVERAL = "gather scatter scatter_add scatter_reduce cosine_similarity vecdot diff"
 """All their tensors have the dimensions of a sample."""
@@ -69,6 +74,11 @@ def along(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
         return outputs(func(source._value, **given), level)
     result = func(source._value.unsqueeze(1), **given)
     return _without_dimensions(result, level)
+
+
+def of_vectors(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The same, of samples with dimensions."""
+    return along(func, level, args, kwargs) if ndim_of(args[0]) else NotImplemented
 
 
 def _without_dimensions(result: Any, level: Level) -> Any:
@@ -124,6 +134,8 @@ def extremum(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     source = given[first_name(func)]
     if not is_batched(source, level):
         return NotImplemented
+    if name not in ("max", "min") and source.requires_grad:
+        return NotImplemented  # elements that are equal share the gradient
     flat = flattened(source, level)
     if name in ("max", "min"):
         return batch(flat.amax(-1) if name == "max" else flat.amin(-1), level)
@@ -202,6 +214,7 @@ def install() -> None:
     """Register the rules."""
     register(reduction, *_REDUCTIONS.split())
     register(along, *_ALONG_ONE.split())
+    register(of_vectors, *_OF_VECTORS.split())
     register(extremum, "max", "min", "median", "nanmedian")
     register(norm, "norm")
     register(several, *_SEVERAL.split())

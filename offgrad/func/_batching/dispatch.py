@@ -13,6 +13,7 @@ from offgrad._tensor import overrides
 from offgrad.autograd.override_state import state
 from offgrad.autograd.tensor_base import TensorBase, metadata
 from offgrad.func._batching import batched as batched_module
+from offgrad.func._batching.arguments import positional_names
 from offgrad.func._batching.batched import (
     BatchedTensor,
     Level,
@@ -20,7 +21,6 @@ from offgrad.func._batching.batched import (
     batch,
     is_batched,
     mapped,
-    samples_of,
     tensors_in,
 )
 from offgrad.ops._random import replay
@@ -47,6 +47,8 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             "your tensor may have escaped from inside a function being vmapped: it has the values "
             "of all samples, and its call of vmap has ended; return it from the function instead"
         )
+    if kwargs:
+        args, kwargs = _by_position(func, args, kwargs)
     rule = rules.get(func)
     if rule is None and not _is_in_place(func, kwargs):
         original = getattr(func, "__original__", None)
@@ -63,6 +65,15 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return result
 
 
+def _by_position(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return arguments with the first ones by position, whichever way they were given."""
+    names = positional_names(func)
+    args, kwargs = list(args), dict(kwargs)
+    while len(args) < len(names) and names[len(args)] in kwargs:
+        args.append(kwargs.pop(names[len(args)]))
+    return tuple(args), kwargs
+
+
 @contextmanager
 def _drawing(level: Level, is_composed: bool) -> Iterator[None]:
     """Let functions within a rule draw other numbers for each sample of outer levels; those within
@@ -71,7 +82,7 @@ def _drawing(level: Level, is_composed: bool) -> Iterator[None]:
     modes = state.modes
     wanted = [
         each.mode
-        for each in batched_module.state.levels
+        for each in state.levels
         if each.mode is not None and (each.depth < level.depth or (is_composed and each is level))
     ]
     if level.mode is None and not wanted:
@@ -110,7 +121,7 @@ def _is_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def refuse_unbatched(func: Any, target: Any, level: Level) -> None:
-    """Check that the target of an in-place function is batched, and count the change.
+    """Check that the target of an in-place function is batched.
 
     Raises:
         RuntimeError: if it is not: it has no room for the results of all samples.
@@ -125,7 +136,6 @@ def refuse_unbatched(func: Any, target: Any, level: Level) -> None:
             "would write the results of all samples into one tensor; use the function that returns "
             "a new one, or make the target of a batched tensor, as by x.new_zeros()"
         )
-    level.note_own(target)
 
 
 def for_each_sample(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -134,6 +144,8 @@ def for_each_sample(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) 
     is_in_place = _is_in_place(func, kwargs) or name == "__setitem__"
     if is_in_place:
         refuse_unbatched(func, kwargs["out"] if "out" in kwargs else args[0], level)
+    if not level.size:
+        raise NotBatchedError(f"{name} is called for each of no samples")
     results = []
     draws: list[replay.Draw] = []
     for number in range(level.size):
@@ -176,9 +188,12 @@ def stacked(results: list[Any], level: Level) -> Any:
     if isinstance(first, (list, tuple)):
         columns = [stacked([*column], level) for column in zip(*results, strict=True)]
         return first._make(columns) if hasattr(first, "_make") else type(first)(columns)
-    if any(each != first for each in results):
+    if not isinstance(first, _PLAIN) or any(each != first for each in results):
         raise NotBatchedError("the results of samples are no tensors, and differ")
     return first
+
+
+_PLAIN = (bool, int, float, complex, str, type(None))
 
 
 def named(*names: str) -> list[Any]:
@@ -223,8 +238,3 @@ def register(rule: Rule, *names: str) -> None:
 def outputs(result: Any, level: Level) -> Any:
     """Return results for all samples as batched tensors."""
     return mapped(lambda each: batch(each, level), result)
-
-
-def all_samples(value: Any, level: Level) -> Any:
-    """Return arguments with batched tensors replaced by their samples."""
-    return mapped(lambda each: samples_of(each, level), value)

@@ -6,15 +6,18 @@ from offgrad.autograd.tensor_base import TensorBase, metadata, numpy_dtype
 from offgrad.func._batching.arguments import named_arguments
 from offgrad.func._batching.batched import (
     Level,
+    NotBatchedError,
     aligned,
     expanded,
     is_batched,
+    mapped,
     ndim_of,
+    samples_of,
     shape_of,
     stand_in,
 )
 from offgrad.func._batching.dispatch import exists, outputs, refuse_unbatched, register
-from offgrad.ops._core.dtypes import category, common_dtype
+from offgrad.ops._core.dtypes import common_dtype
 
 _NAMES = """
 abs absolute acos acosh add addcdiv addcmul angle arccos arccosh arcsin arcsinh arctan arctan2
@@ -39,7 +42,12 @@ zeros_like ones_like empty_like full_like
 alias_copy detach_copy view_as_real_copy view_as_complex_copy
 """
 
-_IN_PLACE = "zero_ fill_ copy_"
+_IN_PLACE = "zero_ copy_"
+
+_ASKING = """
+numpy item tolist backward register_hook retain_grad register_post_accumulate_grad_hook
+__contains__ is_nonzero allclose equal data_ptr storage untyped_storage
+"""
 
 _LOSSES = """
 binary_cross_entropy binary_cross_entropy_with_logits huber_loss kl_div l1_loss mse_loss
@@ -52,22 +60,21 @@ _WEIGHTED = {"mse_loss", "l1_loss", "huber_loss"}
 
 
 def _promoted(values: list[Any], tensors: list[Any], level: Level) -> list[Any]:
-    """Return arguments with batched ones in the dtype to which those of a sample are promoted.
-
-    The dimension of the samples would make them count as much as tensors with dimensions.
+    """Return arguments with samples without dimensions in the dtype to which those of one sample
+    are promoted: the dimension of the samples would make them count as much as others.
     """
     operands = [each for each in tensors if numpy_dtype(each).kind != "b"]
     if len({numpy_dtype(each) for each in operands}) < 2:
         return values
     wanted = common_dtype(*operands)
-    converted = []
-    for each in values:
-        if is_batched(each, level) and not ndim_of(each) and numpy_dtype(each).kind != "b":
-            own = numpy_dtype(each)
-            if own != wanted and category(own) == category(wanted):
-                each = each.to(wanted)
-        converted.append(each)
-    return converted
+    if common_dtype(*[samples_of(each, level) for each in operands]) == wanted:
+        return values
+    return [
+        each.to(wanted)
+        if is_batched(each, level) and not ndim_of(each) and numpy_dtype(each).kind != "b"
+        else each
+        for each in values
+    ]
 
 
 def _aligned_arguments(func: Any, args: Any, kwargs: dict[str, Any], level: Level) -> Any:
@@ -76,7 +83,8 @@ def _aligned_arguments(func: Any, args: Any, kwargs: dict[str, Any], level: Leve
     tensors = [each for each in values if isinstance(each, TensorBase)]
     if len(tensors) > 1:
         ndim = max([metadata(each).ndim for each in tensors])
-        if func.__name__ != "float_power":  # which converts all
+        # Of those in place the first keeps its dtype, and float_power converts all.
+        if not (func.__name__.endswith("_") or func.__name__ == "float_power"):
             values = _promoted(values, tensors, level)
         values = [
             aligned(each, level, ndim) if isinstance(each, TensorBase) else each for each in values
@@ -128,6 +136,18 @@ def of_matrices(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> A
     return elementwise(func, level, args, kwargs) if ndim_of(args[0]) > 1 else NotImplemented
 
 
+def fill(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+    """``fill_``, also with a value for each sample."""
+    if len(args) == 2 and is_batched(args[1], level):
+        return args[0].copy_(args[1])
+    return in_place(func, level, args, kwargs)
+
+
+def asks(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A function that needs one sample."""
+    raise NotBatchedError(f"{func.__name__} asks for one sample")
+
+
 def with_grad(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     """``requires_grad_`` and ``detach_``, which return their argument."""
     func(args[0]._value, *args[1:], **kwargs)
@@ -138,8 +158,8 @@ def conversion(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> An
     """``x.to(...)`` and the like; of another tensor only the dtype counts."""
     source, *others = args
     if not is_batched(source, level):
-        return func(source, *map(stand_in, others), **kwargs)
-    return outputs(func(source._value, *map(stand_in, others), **kwargs), level)
+        return func(source, *map(stand_in, others), **mapped(stand_in, kwargs))
+    return outputs(func(source._value, *map(stand_in, others), **mapped(stand_in, kwargs)), level)
 
 
 def loss(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -194,6 +214,8 @@ def install() -> None:
     register(where, "where")
     register(masked_fill, "masked_fill")
     register(of_matrices, "tril", "triu")
+    register(fill, "fill_")
+    register(asks, *filter(exists, _ASKING.split()))
     register(with_grad, "requires_grad_", "detach_")
     register(conversion, "to", "type", "type_as")
     register(loss, *_LOSSES.split())

@@ -8,6 +8,7 @@ from offgrad import ops
 from offgrad.autograd.tensor_base import TensorBase, metadata
 from offgrad.func._batching.arguments import first_name, from_end, named_arguments
 from offgrad.func._batching.batched import (
+    BatchedTensor,
     Level,
     aligned,
     batch,
@@ -153,12 +154,18 @@ def embedding(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any
     if given is None or first_name(func) != "input" or given.get("max_norm") is not None:
         return NotImplemented
     positions, table = given.pop("input"), given.pop("weight")
+    if given.get("scale_grad_by_freq"):
+        return NotImplemented
     if not is_batched(table, level):
         return batch(func(positions._value, table, **given), level)
     if given.get("padding_idx") is not None:
         return NotImplemented
-    first = _numbers(level, ndim_of(positions)) * shape_of(table)[0]
-    return batch(func(expanded(positions, level) + first, table._value.flatten(0, 1)), level)
+    rows = expanded(positions, level)
+    size = shape_of(table)[0]
+    if type(rows) is BatchedTensor or bool(((rows < 0) | (rows >= size)).any()):
+        return NotImplemented  # which names the position
+    first = _numbers(level, ndim_of(positions)) * size
+    return batch(func(rows + first, table._value.flatten(0, 1)), level)
 
 
 def install() -> None:

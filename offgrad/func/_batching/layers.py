@@ -9,6 +9,7 @@ from offgrad.func._batching.batched import (
     batch,
     expanded,
     is_batched,
+    mapped,
     ndim_of,
     shape_of,
 )
@@ -44,10 +45,8 @@ def images(spatial: int) -> Any:
 def _merged(function: Any, source: Any, level: Level) -> Any:
     """Return the results of a function for which samples are more rows of the first dimension."""
     result = function(source._value.flatten(0, 1))
-    if isinstance(result, tuple):
-        parts = [each.unflatten(0, (level.size, -1)) for each in result]
-        return outputs(result._make(parts) if hasattr(result, "_make") else tuple(parts), level)
-    return batch(result.unflatten(0, (level.size, -1)), level)
+    sizes = (level.size, shape_of(source)[0])
+    return outputs(mapped(lambda each: each.unflatten(0, sizes), result), level)
 
 
 def rows(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -164,8 +163,6 @@ def batch_norm(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> An
     own = {"running_mean": statistics[0], "running_var": statistics[1], "weight": None}
     result = func(value, **own, bias=None, **given)
     if is_training and mean is not None:
-        level.note_own(mean)
-        level.note_own(var)
         for running, new in zip((mean, var), statistics, strict=True):
             if new.untyped_storage().data_ptr() != running._value.untyped_storage().data_ptr():
                 running._value.copy_(new.view(level.size, count))
@@ -219,7 +216,7 @@ def classification(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -
             ignored = given.get("ignore_index", default_of(func, "ignore_index"))
             counted = (labels != ignored).to(value.dtype)
             if weight is not None:
-                counted = counted * weight[labels.clamp(min=0)]
+                counted = counted * weight[labels.where(labels != ignored, labels * 0)]
             count = counted.reshape(level.size, -1).sum(1)
         total = total / count
     return batch(total, level)

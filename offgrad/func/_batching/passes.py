@@ -8,12 +8,13 @@ from offgrad.autograd import gradients
 from offgrad.autograd.op import Op, add_op_observer, remove_op_observer
 from offgrad.autograd.override_state import state
 from offgrad.autograd.tensor_base import TensorBase
-from offgrad.func._batching import batched, rules
+from offgrad.func._batching import rules
 from offgrad.func._batching.batched import (
     BatchedTensor,
     Level,
     NotBatchedError,
     aligned,
+    asking,
     batch,
     expanded,
     is_batched,
@@ -27,6 +28,7 @@ from offgrad.ops._core.broadcasting import Broadcasting
 from offgrad.ops._nn.convolution import Convolution, ConvolutionWeight
 
 
+@asking()
 def grads_for_all(
     outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: bool, create_graph: bool
 ) -> Any:
@@ -40,7 +42,7 @@ def grads_for_all(
     rules.install()
     (count,) = {shape_of(each)[0] for each in grad_outputs if each is not None}
     depth = max([level.depth for each in grad_outputs for level in levels_of(each)], default=-1)
-    level = Level(count, max(depth + 1, len(batched.state.levels)))
+    level = Level(count, max(depth + 1, len(state.levels)))
     rows = [None if each is None else batch(each, level) for each in grad_outputs]
     try:
         with _batched_pass():

@@ -44,11 +44,9 @@ def matmul(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if not is_batched(b, level) and ndim_b <= 2:
         # One product of all samples' rows.
-        return (
-            batch(ops.matmul(_rows(a, level), b).squeeze(1), level)
-            if ndim_a == 1
-            else batch(ops.matmul(a._value, b), level)
-        )
+        rows = a._value.unsqueeze(1) if ndim_a == 1 else a._value
+        result = ops.matmul(rows, b)
+        return batch(result.squeeze(1) if ndim_a == 1 else result, level)
     ndim = max(ndim_a, ndim_b, 2)
     left = a.unsqueeze(0) if ndim_a == 1 else a
     right = b.unsqueeze(1) if ndim_b == 1 else b
@@ -56,10 +54,6 @@ def matmul(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     if ndim_a == 1:
         result = result.squeeze(-2)
     return batch(result.squeeze(-1) if ndim_b == 1 else result, level)
-
-
-def _rows(a: Any, level: Level) -> Any:
-    return a._value.unsqueeze(1)
 
 
 def _fits(name: str, ndim_a: int, ndim_b: int) -> bool:
@@ -71,7 +65,7 @@ def _fits(name: str, ndim_a: int, ndim_b: int) -> bool:
 def dot(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     """``dot`` and ``vdot``."""
     a, b = args
-    if ndim_of(a) != 1 or ndim_of(b) != 1:
+    if ndim_of(a) != 1 or ndim_of(b) != 1 or ops.is_autocast_enabled("cpu"):
         return NotImplemented
     if func.__name__ == "vdot":
         a = a.conj()
@@ -85,11 +79,16 @@ def outer(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     return args[0].unsqueeze(1) * args[1]
 
 
+_FACTORS = {"addmm": (2, 2), "addmv": (2, 1), "addr": (1, 1), "baddbmm": (3, 3)}
+
+
 def added(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     """``addmm``, ``addmv``, ``addr``, ``baddbmm``."""
-    if len(args) != 3 or kwargs.get("out") is not None:
+    if len(args) != 3 or kwargs.get("out") is not None or ops.is_autocast_enabled("cpu"):
         return NotImplemented
     start, a, b = args
+    if (ndim_of(a), ndim_of(b)) != _FACTORS[func.__name__]:
+        return NotImplemented
     product = a.unsqueeze(1) * b if func.__name__ == "addr" else ops.matmul(a, b)
     alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
     product = product if alpha == 1 else product * alpha
@@ -119,7 +118,7 @@ def linear(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     weights = weight._value
     biases: Any = None if bias is None else aligned(bias, level, 2)
     if rows.shape[1] == 1:
-        # So the gradient of the weights is in their order.
+        # The gradient of the weights is then contiguous.
         result = ops.matmul(weights, rows.mT).mT
         result = result if biases is None else result + biases
     elif own and is_batched(bias, level):

@@ -1,5 +1,6 @@
 """Rules of functions that change shapes: views, copies in another order, joined tensors."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,9 @@ def reshape(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
         if not ndim_of(source):
             return NotImplemented
         return batch(func(source._value, sizes[0]), level)
-    shape = sizes_of(sizes)
+    shape = list(sizes_of(sizes))
+    if shape.count(-1) == 1 and 0 not in shape:
+        shape[shape.index(-1)] = prod(shape_of(source)) // -prod(shape)
     return batch(func(source._value, (level.size, *shape)), level)
 
 
@@ -110,13 +113,20 @@ def permute(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def transposed(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
-    """``t``, and the properties ``T`` and ``mT``, of matrices."""
+    """``t``, of matrices and less."""
+    source = args[0]
+    if ndim_of(source) > 2:
+        return NotImplemented
+    return source.transpose(0, 1) if ndim_of(source) == 2 else source
+
+
+def transposed_matrices(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+    """``adjoint``, and the properties ``mT`` and ``mH``, of matrices and batches of them."""
     source = args[0]
     if ndim_of(source) < 2:
-        return source
-    if getattr(func, "__name__", "") == "adjoint":
-        return batch(ops.adjoint(source._value), level)
-    return batch(ops.transpose(source._value, -2, -1), level)
+        return NotImplemented
+    view = source.transpose(-2, -1)
+    return view if func == _properties(TensorBase.tensor_class)["mT"].__get__ else view.conj()
 
 
 def reversed_dimensions(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -126,8 +136,8 @@ def reversed_dimensions(func: Any, level: Level, args: Any, kwargs: dict[str, An
 
 
 def conjugate_transposed(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The properties ``H`` and ``mH``."""
-    return args[0].mT.conj()
+    """The property ``H``."""
+    return args[0].mT.conj() if ndim_of(args[0]) == 2 else NotImplemented
 
 
 def flatten(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -182,11 +192,11 @@ def roll(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     source, value, given = found
     ndim, dims = ndim_of(source), given.get("dims", given.get("dim"))
-    if not ndim:
-        return batch(value, level)
     if dims is None or dims == ():
         flat = ops.roll(flattened(source, level), given["shifts"], 1)
         return batch(flat.reshape(value.shape), level)
+    if not ndim:
+        return NotImplemented
     return batch(ops.roll(value, given["shifts"], all_from_end(dims, ndim)), level)
 
 
@@ -307,7 +317,7 @@ def new(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
         if given is None or isinstance(given.get("fill_value"), TensorBase):
             return NotImplemented
         shape, sizes = sizes_of([given["size"]]), [given["fill_value"]]
-        options = {key: each for key, each in kwargs.items() if key in ("dtype", "device")}
+        options = {key: each for key, each in kwargs.items() if key not in ("size", "fill_value")}
         return batch(func(source._value, (level.size, *shape), *sizes, **options), level)
     shape = sizes_of([*sizes, *([options.pop("size")] if "size" in options else [])])
     return batch(func(source._value, (level.size, *shape), **options), level)
@@ -362,7 +372,8 @@ def install() -> None:
     register(like, "view_as", "reshape_as", "expand_as")
     register(expand, "expand", "broadcast_to", "expand_copy")
     register(permute, "permute")
-    register(transposed, "t", "adjoint")
+    register(transposed, "t")
+    register(transposed_matrices, "adjoint")
     register(flatten, "flatten", "ravel")
     register(unsqueeze, "unsqueeze")
     register(squeeze, "squeeze")
@@ -389,9 +400,9 @@ def install() -> None:
         rules[properties[name].__get__] = of_samples
     for name, rule in (
         ("T", reversed_dimensions),
-        ("mT", transposed),
+        ("mT", transposed_matrices),
         ("H", conjugate_transposed),
-        ("mH", conjugate_transposed),
+        ("mH", transposed_matrices),
     ):
         rules[properties[name].__get__] = rule
     for name in ("real", "imag", "data"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offgrad_storage.interrupts import interruptible, masked
 
-from offgrad.autograd import engine, grad_mode, saved_tensor
+from offgrad.autograd import engine, grad_mode, override_state, saved_tensor
 from offgrad.autograd.node import Grads, Node, connect
 from offgrad.autograd.saved_tensor import (
     KEEP,
@@ -126,6 +126,7 @@ class Checkpoint(Node):
         self._draws: list[draws.Draw] | None = None
         self._modes = grad_mode.state.grad_mode, grad_mode.state.inference
         self._autocast = current_autocast()
+        self._vmaps = override_state.state.levels, override_state.state.apply_function
         self._saved: dict[str, SavedTensor] = {}
         self._arguments = _replace(arguments, TensorBase, self._save)
 
@@ -211,6 +212,7 @@ class Checkpoint(Node):
         try:
             with masked, ExitStack() as stack:
                 stack.callback(grad_mode.state.set, *grad_mode.state.set(*self._modes))
+                stack.enter_context(override_state.within(*self._vmaps))
                 _enter(stack, hooks)
                 if self._draws is not None:
                     stack.enter_context(draws.replaying(self._draws, hooks.mismatch))
