@@ -121,12 +121,13 @@ def transposed(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> An
 
 
 def transposed_matrices(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
-    """``adjoint``, and the properties ``mT`` and ``mH``, of matrices and batches of them."""
-    source = args[0]
-    if ndim_of(source) < 2:
-        return NotImplemented
-    view = source.transpose(-2, -1)
-    return view if func == _properties(TensorBase.tensor_class)["mT"].__get__ else view.conj()
+    """The property ``mT``, of matrices and batches of them."""
+    return args[0].transpose(-2, -1) if ndim_of(args[0]) > 1 else NotImplemented
+
+
+def adjoint(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+    """``adjoint``, and the property ``mH``."""
+    return args[0].mT.conj() if ndim_of(args[0]) > 1 else NotImplemented
 
 
 def reversed_dimensions(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -373,7 +374,7 @@ def install() -> None:
     register(expand, "expand", "broadcast_to", "expand_copy")
     register(permute, "permute")
     register(transposed, "t")
-    register(transposed_matrices, "adjoint")
+    register(adjoint, "adjoint")
     register(flatten, "flatten", "ravel")
     register(unsqueeze, "unsqueeze")
     register(squeeze, "squeeze")
@@ -402,7 +403,7 @@ def install() -> None:
         ("T", reversed_dimensions),
         ("mT", transposed_matrices),
         ("H", conjugate_transposed),
-        ("mH", transposed_matrices),
+        ("mH", adjoint),
     ):
         rules[properties[name].__get__] = rule
     for name in ("real", "imag", "data"):
