@@ -299,8 +299,9 @@ def test_a_sample_that_escapes_is_refused() -> None:
         return x
 
     vmap(function)(og.ones(3, 2))
-    with pytest.raises(RuntimeError, match="escaped"):
-        held[0] + 1
+    for use in (lambda: held[0] + 1, lambda: float(held[0][0]), held[0].tolist, held[0].backward):
+        with pytest.raises(RuntimeError, match="escaped"):
+            use()
 
 
 def test_what_was_changed_before_a_sample_is_asked_for() -> None:

@@ -63,8 +63,18 @@ def asking() -> Iterator[None]:
         state.enabled = outer
 
 
+def check_active(level: Level) -> None:
+    """Raise RuntimeError if a tensor's call of `vmap` has ended."""
+    if not level.is_active:
+        raise RuntimeError(
+            "your tensor may have escaped from inside a function being vmapped: it has the values "
+            "of all samples, and its call of vmap has ended; return it from the function instead"
+        )
+
+
 def _refused(name: str) -> Any:
     def getter(self: Any) -> Any:
+        check_active(self._level)
         raise NotBatchedError(f"the {name} of one sample is asked for within vmap")
 
     return property(getter)
@@ -86,6 +96,7 @@ class BatchedTensor(Tensor):
 
     def __getattr__(self, name: str) -> Any:
         if name == "_array":
+            check_active(self._level)
             raise NotBatchedError("the elements of one sample are asked for within vmap")
         raise AttributeError(f"a tensor within vmap has no attribute {name!r}")
 

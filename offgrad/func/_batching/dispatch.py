@@ -19,6 +19,7 @@ from offgrad.func._batching.batched import (
     Level,
     NotBatchedError,
     batch,
+    check_active,
     is_batched,
     mapped,
     tensors_in,
@@ -42,11 +43,7 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """
     level = innermost(args, kwargs)
     assert level is not None
-    if not level.is_active:
-        raise RuntimeError(
-            "your tensor may have escaped from inside a function being vmapped: it has the values "
-            "of all samples, and its call of vmap has ended; return it from the function instead"
-        )
+    check_active(level)
     if kwargs:
         args, kwargs = _by_position(func, args, kwargs)
     rule = rules.get(func)
