@@ -4,7 +4,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from offgrad import ops
-from offgrad.ops import dropout as _dropout  # by name, which rules of policies look for
+from offgrad.ops import dropout as _dropout
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

@@ -50,7 +50,13 @@ def _recorded_by(functions: dict[str, FunctionType]) -> dict[str, list[str]]:
     A function that is called like an operation stands for this one alone.
     """
     own = {simplified(name): name for name in map(_name, registry)}
-    public = set(map(inspect.unwrap, functions.values()))
+    # Two functions may have one name: that of `nn.functional` calls the other.
+    public = {
+        inspect.unwrap(function)
+        for face in (ops, functional)
+        for function in vars(face).values()
+        if isinstance(function, FunctionType)
+    }
     found: dict[str, list[str]] = {}
     for name, function in functions.items():
         same = own.get(simplified(name))
