@@ -10,10 +10,10 @@ from offgrad.func import _trees
 from offgrad.func._batching import rules
 from offgrad.func._batching.batched import (
     Level,
-    asking,
     batch,
     expanded,
     levels_of,
+    overrides_enabled,
     unbatched,
 )
 from offgrad.func._batching.dispatch import public
@@ -71,7 +71,7 @@ def jacrev(
     return wrapper
 
 
-@asking()
+@overrides_enabled()
 def _rows(outputs: list[Any], tracked: Tracked, chunk_size: int | None) -> list[list[Any]]:
     """Return for each output its derivatives by each input, from gradients of unit vectors."""
     recorded = tracked.has_outer_history(outputs)
@@ -156,7 +156,7 @@ def jacfwd(
     return wrapper
 
 
-@asking()
+@overrides_enabled()
 def _columns(product: Linear, outputs: list[Any], inputs: list[Any]) -> list[list[Any]]:
     """Return for each output its derivatives by each input, from tangents of unit vectors."""
     counts = [each.numel() for each in inputs]

@@ -96,7 +96,7 @@ def _at_once(
         overriding.modes = (*modes, level.mode)
     write_observers.append(level.note_write)
     try:
-        with draws.sample() as drawn, batched.asking():
+        with draws.sample() as drawn, batched.overrides_enabled():
             result = func(*_trees.rebuilt(args, samples), **kwargs)
             if level.mode is not None and len(drawn) > level.mode.count:
                 raise batched.NotBatchedError("numbers were drawn for no sample")

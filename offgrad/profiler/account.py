@@ -321,8 +321,7 @@ class Account:
             self.peak_nbytes, self.peak_seconds = nbytes, now
 
     def _add_row(self, now: float) -> None:
-        self.rows.append(now)
-        self.rows.extend(self.totals)
+        self.rows.extend([now, *self.totals])  # at once: a fork may copy the rows meanwhile
 
     def _downsample(self) -> None:
         table = np.frombuffer(self.rows.tobytes(), np.float64).reshape(-1, _WIDTH)

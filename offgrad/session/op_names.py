@@ -108,8 +108,10 @@ def _operations(
             if isinstance(used, type) and issubclass(used, Op):
                 found.add(_name(used))
             elif isinstance(used, FunctionType):
-                if used in functions:
-                    others.append(used)
+                # Functions that look for overrides have got other code.
+                original = used.__dict__.get("__original__", used)
+                if original in functions:
+                    others.append(original)
                 elif used.__module__ == function.__module__:
                     helpers.append(used)
     for each in helpers:

@@ -8,6 +8,7 @@ import offgrad
 from offgrad import nn
 from offgrad.policies import Keep, Offload, Policy, SaveContext, When, parse_policy
 from offgrad.policies.op_names import is_known_op, is_known_slot, match_op, op_names
+from offgrad.session.op_names import LibraryNames
 from tests.ops.opspec import OpSpec, tensors
 from tests.ops.test_ops import SPECS
 
@@ -51,6 +52,13 @@ def test_spellings(pattern: str, node: str, holds: bool) -> None:
     assert match_op((pattern,), node) is holds
     assert WHEN(Keep(), op=pattern)._holds(_context(op=node)) is holds
     assert WHEN(Keep(), made_by=pattern)._holds(_context(made_by=node)) is holds
+
+
+def test_functions_that_look_for_overrides_keep_their_operations() -> None:
+    offgrad.vmap(lambda x: x * 2)(offgrad.ones(2))
+    recorded_by = LibraryNames().recorded_by
+    assert "dropout" in recorded_by["NativeDropout"]
+    assert "cross_entropy" in recorded_by["NllLoss"]
 
 
 def _context(**facts: Any) -> SaveContext:

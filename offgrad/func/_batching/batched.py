@@ -54,7 +54,7 @@ class Level:
 
 
 @contextmanager
-def asking() -> Iterator[None]:
+def overrides_enabled() -> Iterator[None]:
     """A block in which functions look for batched tensors, also within a backward pass."""
     outer, state.enabled = state.enabled, True
     try:

@@ -44,7 +44,7 @@ alias_copy detach_copy view_as_real_copy view_as_complex_copy
 
 _IN_PLACE = "zero_ copy_"
 
-_ASKING = """
+_OF_ONE_SAMPLE = """
 numpy item tolist backward register_hook retain_grad register_post_accumulate_grad_hook
 __contains__ is_nonzero allclose equal data_ptr storage untyped_storage
 """
@@ -143,9 +143,9 @@ def fill(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     return in_place(func, level, args, kwargs)
 
 
-def asks(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+def needs_one_sample(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     """A function that needs one sample."""
-    raise NotBatchedError(f"{func.__name__} asks for one sample")
+    raise NotBatchedError(f"{func.__name__} needs one sample")
 
 
 def with_grad(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -215,7 +215,7 @@ def install() -> None:
     register(masked_fill, "masked_fill")
     register(of_matrices, "tril", "triu")
     register(fill, "fill_")
-    register(asks, *filter(exists, _ASKING.split()))
+    register(needs_one_sample, *filter(exists, _OF_ONE_SAMPLE.split()))
     register(with_grad, "requires_grad_", "detach_")
     register(conversion, "to", "type", "type_as")
     register(loss, *_LOSSES.split())

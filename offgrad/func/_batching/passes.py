@@ -14,12 +14,12 @@ from offgrad.func._batching.batched import (
     Level,
     NotBatchedError,
     aligned,
-    asking,
     batch,
     expanded,
     is_batched,
     levels_of,
     ndim_of,
+    overrides_enabled,
     samples_of,
     shape_of,
 )
@@ -28,7 +28,7 @@ from offgrad.ops._core.broadcasting import Broadcasting
 from offgrad.ops._nn.convolution import Convolution, ConvolutionWeight
 
 
-@asking()
+@overrides_enabled()
 def grads_for_all(
     outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: bool, create_graph: bool
 ) -> Any:

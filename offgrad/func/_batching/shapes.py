@@ -23,6 +23,7 @@ from offgrad.func._batching.batched import (
     expanded,
     flattened,
     is_batched,
+    mapped,
     ndim_of,
     shape_of,
     stand_in,
@@ -113,7 +114,7 @@ def permute(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def transposed(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
-    """``t``, of matrices and less."""
+    """``t``, of matrices and vectors."""
     source = args[0]
     if ndim_of(source) > 2:
         return NotImplemented
@@ -334,9 +335,7 @@ def change_shape(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> 
 
 def of_metadata(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     """What depends on shape, dtype and device alone."""
-    return func(
-        *[stand_in(each) if isinstance(each, TensorBase) else each for each in args], **kwargs
-    )
+    return func(*mapped(stand_in, list(args)), **mapped(stand_in, kwargs))
 
 
 def of_samples(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -344,7 +343,7 @@ def of_samples(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> An
     return func(args[0]._value)
 
 
-_SHAPE_IN_PLACE = "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_"
+_IN_PLACE = "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_"
 
 _METADATA = """
 size dim ndimension numel nelement is_floating_point is_complex is_signed element_size stride
@@ -391,7 +390,7 @@ def install() -> None:
     register(diag_embed, "diag_embed")
     register(trace, "trace")
     register(new, "new_zeros", "new_ones", "new_empty", "new_full")
-    register(change_shape, *_SHAPE_IN_PLACE.split())
+    register(change_shape, *_IN_PLACE.split())
     register(of_metadata, *_METADATA.split())
     properties = _properties(TensorBase.tensor_class)
     for name in _METADATA_PROPERTIES.split():
