@@ -14,6 +14,7 @@ from offgrad.func._batching.batched import (
     shape_of,
 )
 from offgrad.func._batching.dispatch import public, register
+from offgrad.func._batching.layers import affine
 
 
 def inner(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -137,9 +138,7 @@ def instance_norm(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) ->
     else:
         value = func(source._value.flatten(0, 1), weight=None, bias=None, **given)
         result = batch(value.unflatten(0, (level.size, -1)), level)
-    shape = (-1, *(1,) * (ndim_of(source) - 2))
-    result = result if weight is None else result * weight.reshape(shape)
-    return result if bias is None else result + bias.reshape(shape)
+    return affine(result, weight, bias)
 
 
 def grid_sample(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -129,10 +129,10 @@ def group_norm(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> An
         result = _merged(lambda value: func(value, **given), source, level)
     else:
         result = func(source, **given)
-    return _affine(result, weight, bias)
+    return affine(result, weight, bias)
 
 
-def _affine(result: Any, weight: Any, bias: Any) -> Any:
+def affine(result: Any, weight: Any, bias: Any) -> Any:
     """Return channels times their weights and with their biases."""
     shape = (-1, *(1,) * (ndim_of(result) - 2))
     result = result if weight is None else result * weight.reshape(shape)
@@ -167,7 +167,7 @@ def batch_norm(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> An
             if new.untyped_storage().data_ptr() != running._value.untyped_storage().data_ptr():
                 running._value.copy_(new.view(level.size, count))
     result = batch(result.unflatten(1, (level.size, count)).transpose(0, 1), level)
-    return _affine(result, weight, bias)
+    return affine(result, weight, bias)
 
 
 def attention(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
