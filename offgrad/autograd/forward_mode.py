@@ -126,11 +126,12 @@ def outside(level: Level) -> Iterator[None]:
 def level_of(duals: "Iterable[Tensor]") -> Iterator[None]:
     """A level with these dual tensors."""
     level = Level(duals)
-    enter(level)
     try:
+        enter(level)
         yield
     finally:
-        leave(level)
+        if level in forward_mode.levels:  # else Ctrl-C came before
+            leave(level)
 
 
 def has_tangent(tensor: Any) -> bool:

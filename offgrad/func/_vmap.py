@@ -89,13 +89,13 @@ def _at_once(
     ]
     overriding = override_state.state
     modes, apply_function = overriding.modes, overriding.apply_function
-    overriding.levels = (*levels, level)
-    overriding.apply_function = functions.apply_function
-    if draws.randomness == "different":
-        level.mode = DifferentNumbers(level)
-        overriding.modes = (*modes, level.mode)
-    write_observers.append(level.note_write)
     try:
+        overriding.levels = (*levels, level)
+        overriding.apply_function = functions.apply_function
+        if draws.randomness == "different":
+            level.mode = DifferentNumbers(level)
+            overriding.modes = (*modes, level.mode)
+        write_observers.append(level.note_write)
         with draws.sample() as drawn, batched.overrides_enabled():
             result = func(*_trees.rebuilt(args, samples), **kwargs)
             if level.mode is not None and len(drawn) > level.mode.count:
@@ -110,7 +110,8 @@ def _at_once(
             ) from None
     finally:
         level.is_active = False
-        write_observers.remove(level.note_write)
+        if level.note_write in write_observers:  # else Ctrl-C came before
+            write_observers.remove(level.note_write)
         overriding.levels, overriding.modes = levels, modes
         overriding.apply_function = apply_function
     return _one_by_one(func, args, values, dims, kwargs, draws, out_dims, name)
