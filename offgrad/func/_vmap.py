@@ -1,5 +1,6 @@
 """vmap: a function of samples, for batches."""
 
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -47,123 +48,158 @@ def vmap(
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        name = getattr(func, "__name__", repr(func))
-        dims = _checked_dims(in_dims, args, name)
-        values = _trees.leaves(args)
-        count = _batch_size(values, dims, name)
-        size = count if chunk_size is None else chunk_size
         draws = _Draws(randomness)
-        chunks = []
-        for start in range(0, max(count, 1), max(size, 1)):
-            chunk = [
-                each if dim is None else each.narrow(dim, start, min(size, count - start))
-                for each, dim in zip(values, dims, strict=True)
-            ]
-            chunks.append(_at_once(func, args, chunk, dims, kwargs, draws, out_dims, name))
-        return chunks[0] if len(chunks) == 1 else _joined(chunks, out_dims)
+        call = _Call(func, args, kwargs, in_dims, out_dims, draws)
+        count = call.count
+        if chunk_size is None or count <= chunk_size:
+            return call.results()
+        chunks = [
+            call.narrowed(start, min(chunk_size, count - start)).results()
+            for start in range(0, count, chunk_size)
+        ]
+        return _joined("cat", chunks, _trees.broadcast(out_dims, chunks[0]))
 
     return wrapper
 
 
-def _at_once(
-    func: Any,
-    args: Any,
-    values: list[Any],
-    dims: list[Any],
-    kwargs: dict[str, Any],
-    draws: "_Draws",
-    out_dims: Any,
-    name: str,
-) -> Any:
-    """Return the results for all samples, computed at once if it is possible.
+class _Call:
+    """A call of a function of samples with a batch of them.
+
+    Args:
+        func: the function.
+        args: its positional arguments, for all samples.
+        kwargs: its keyword arguments.
+        in_dims: the argument of `vmap`.
+        out_dims: the argument of `vmap`.
+        draws: the random numbers that samples draw.
 
     Raises:
-        RuntimeError: if it is not, and the function has changed a tensor in place.
+        ValueError: if `in_dims` and `args` do not fit.
     """
-    rules.install()
-    levels = override_state.state.levels
-    level = batched.Level(_batch_size(values, dims, name), len(levels), draws.randomness)
-    samples = [
-        each if dim is None else batched.batch(each.movedim(dim, 0) if dim else each, level)
-        for each, dim in zip(values, dims, strict=True)
-    ]
-    overriding = override_state.state
-    modes, apply_function = overriding.modes, overriding.apply_function
-    try:
-        overriding.levels = (*levels, level)
-        overriding.apply_function = functions.apply_function
-        if draws.randomness == "different":
-            level.mode = DifferentNumbers(level)
-            overriding.modes = (*modes, level.mode)
-        write_observers.append(level.note_write)
-        with draws.sample() as drawn, batched.overrides_enabled():
-            result = func(*_trees.rebuilt(args, samples), **kwargs)
-            if level.mode is not None and len(drawn) > level.mode.count:
-                raise batched.NotBatchedError("numbers were drawn for no sample")
-            return _results(result, level, out_dims, name)
-    except batched.NotBatchedError as error:
-        if level.has_written:
-            raise RuntimeError(
-                f"vmap({name}): {error}, as in an `if`, by .item() or a mask, after {name} has "
-                "changed a tensor in place: it cannot run again for each sample; use torch.where, "
-                "or functions that return new tensors"
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        in_dims: Any,
+        out_dims: Any,
+        draws: "_Draws",
+    ) -> None:
+        self._func, self._args, self._kwargs = func, args, kwargs
+        self._out_dims, self._draws = out_dims, draws
+        self._name = getattr(func, "__name__", repr(func))
+        self._dims = _checked_dims(in_dims, args, self._name)
+        self._values = _trees.leaves(args)
+        self.count = _batch_size(self._values, self._dims, self._name)
+
+    def narrowed(self, start: int, count: int) -> "_Call":
+        """Return the call with `count` of the samples, from number `start` on."""
+        part = copy.copy(self)
+        part._values = self._of_samples(lambda value, dim: value.narrow(dim, start, count))
+        part.count = count
+        return part
+
+    def results(self) -> Any:
+        """Return the results for all samples, computed at once if it is possible.
+
+        Raises:
+            RuntimeError: if it is not, and the function has changed a tensor in place.
+        """
+        rules.install()
+        overriding = override_state.state
+        levels, modes = overriding.levels, overriding.modes
+        apply_function = overriding.apply_function
+        level = batched.Level(self.count, len(levels), self._draws.randomness)
+        samples = self._of_samples(
+            lambda value, dim: batched.batch(value.movedim(dim, 0) if dim else value, level)
+        )
+        try:
+            overriding.levels = (*levels, level)
+            overriding.apply_function = functions.apply_function
+            if self._draws.randomness == "different":
+                level.mode = DifferentNumbers(level)
+                overriding.modes = (*modes, level.mode)
+            write_observers.append(level.note_write)
+            with self._draws.sample() as drawn, batched.overrides_enabled():
+                result = self._apply(samples)
+                if level.mode is not None and len(drawn) > level.mode.count:
+                    raise batched.NotBatchedError("numbers were drawn for no sample")
+                return self._unbatched(result, level)
+        except batched.NotBatchedError as error:
+            if level.has_written:
+                raise RuntimeError(
+                    f"vmap({self._name}): {error}, as in an `if`, by .item() or a mask, after "
+                    f"{self._name} has changed a tensor in place: it cannot run again for each "
+                    "sample; use torch.where, or functions that return new tensors"
+                ) from None
+        finally:
+            level.is_active = False
+            if level.note_write in write_observers:  # else Ctrl-C came before
+                write_observers.remove(level.note_write)
+            overriding.levels, overriding.modes = levels, modes
+            overriding.apply_function = apply_function
+        return self._one_by_one()
+
+    def _of_samples(self, function: Callable[[Any, int], Any]) -> list[Any]:
+        """Return the values, those with a dimension of samples as `function` makes them."""
+        return [
+            each if dim is None else function(each, dim)
+            for each, dim in zip(self._values, self._dims, strict=True)
+        ]
+
+    def _sample(self, number: int) -> list[Any]:
+        return self._of_samples(lambda value, dim: value.select(dim, number))
+
+    def _apply(self, values: list[Any]) -> Any:
+        return self._func(*_trees.rebuilt(self._args, values), **self._kwargs)
+
+    def _unbatched(self, result: Any, level: batched.Level) -> Any:
+        """Return results of all samples with the dimension of the samples where it belongs."""
+        found = []
+        for each, dim in zip(_trees.leaves(result), self._output_dims(result), strict=True):
+            value = batched.expanded(each, level) if isinstance(each, TensorBase) else each
+            if dim is None:
+                found.append(value[0] if batched.is_batched(each, level) else each)
+            else:
+                found.append(value.movedim(0, dim) if dim else value)
+        return _trees.rebuilt(result, found)
+
+    def _one_by_one(self) -> Any:
+        """Return the stacked results of a call for each sample."""
+        if not self.count:
+            raise ValueError(f"vmap({self._name}): a batch needs at least one sample, got none")
+        results = []
+        for number in range(self.count):
+            with self._draws.sample():
+                results.append(self._apply(self._sample(number)))
+        return _joined("stack", results, self._output_dims(results[0]))
+
+    def _output_dims(self, result: Any) -> list[Any]:
+        """Return the dimension of the samples, or None, for each leaf of a result."""
+        for each in _trees.leaves(result):
+            if not isinstance(each, TensorBase) and self._out_dims is not None:
+                raise ValueError(
+                    f"vmap({self._name}, ...): `{self._name}` must only return Tensors, got type "
+                    f"{type(each)}."
+                )
+        try:
+            return _trees.broadcast(self._out_dims, result)
+        except ValueError as error:
+            raise ValueError(
+                f"vmap({self._name}, ..., out_dims={self._out_dims}): out_dims is not compatible "
+                f"with the structure of `outputs`: {error}"
             ) from None
-    finally:
-        level.is_active = False
-        if level.note_write in write_observers:  # else Ctrl-C came before
-            write_observers.remove(level.note_write)
-        overriding.levels, overriding.modes = levels, modes
-        overriding.apply_function = apply_function
-    return _one_by_one(func, args, values, dims, kwargs, draws, out_dims, name)
 
 
-def _results(result: Any, level: batched.Level, out_dims: Any, name: str) -> Any:
-    """Return results of all samples with the dimension of the samples where it belongs."""
-    dims = _output_dims(result, out_dims, name)
-    found = []
-    for each, dim in zip(_trees.leaves(result), dims, strict=True):
-        value = batched.expanded(each, level) if isinstance(each, TensorBase) else each
-        if dim is None:
-            found.append(value[0] if batched.is_batched(each, level) else each)
-        else:
-            found.append(value.movedim(0, dim) if dim else value)
-    return _trees.rebuilt(result, found)
-
-
-def _joined(chunks: list[Any], out_dims: Any) -> Any:
-    """Return the results of chunks as one."""
-    dims = _trees.broadcast(out_dims, chunks[0])
-    columns = zip(*[_trees.leaves(each) for each in chunks], strict=True)
+def _joined(function: str, results: list[Any], dims: list[Any]) -> Any:
+    """Return the results of samples, or of chunks of them, by ``stack`` or ``cat`` as one."""
+    columns = zip(*[_trees.leaves(each) for each in results], strict=True)
     joined = [
-        column[0] if dim is None else public("cat")(column, dim)
+        column[0] if dim is None else public(function)(column, dim)
         for column, dim in zip(columns, dims, strict=True)
     ]
-    return _trees.rebuilt(chunks[0], joined)
-
-
-def _one_by_one(
-    func: Any,
-    args: Any,
-    values: list[Any],
-    dims: list[Any],
-    kwargs: dict[str, Any],
-    draws: "_Draws",
-    out_dims: Any,
-    name: str,
-) -> Any:
-    """Return the stacked results of a call for each sample."""
-    count = _batch_size(values, dims, name)
-    if not count:
-        raise ValueError(f"vmap({name}): a batch needs at least one sample, got none")
-    results = []
-    for number in range(count):
-        samples = [
-            each if dim is None else each.select(dim, number)
-            for each, dim in zip(values, dims, strict=True)
-        ]
-        with draws.sample():
-            results.append(func(*_trees.rebuilt(args, samples), **kwargs))
-    return _stacked(results, out_dims, name)
+    return _trees.rebuilt(results[0], joined)
 
 
 def _checked_dims(in_dims: Any, args: Any, name: str) -> list[Any]:
@@ -252,31 +288,3 @@ class _Draws:
         _check_draws(draws, self.randomness)
         if self._first is None:
             self._first = draws
-
-
-def _output_dims(result: Any, out_dims: Any, name: str) -> list[Any]:
-    """Return the dimension of the samples, or None, for each leaf of a result."""
-    for each in _trees.leaves(result):
-        if not isinstance(each, TensorBase) and out_dims is not None:
-            raise ValueError(
-                f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(each)}."
-            )
-    try:
-        return _trees.broadcast(out_dims, result)
-    except ValueError as error:
-        raise ValueError(
-            f"vmap({name}, ..., out_dims={out_dims}): out_dims is not compatible with the "
-            f"structure of `outputs`: {error}"
-        ) from None
-
-
-def _stacked(results: list[Any], out_dims: Any, name: str) -> Any:
-    """Return the results of all samples, stacked."""
-    first = results[0]
-    dims = _output_dims(first, out_dims, name)
-    columns = zip(*[_trees.leaves(each) for each in results], strict=True)
-    stacked = [
-        column[0] if dim is None else public("stack")(column, dim)
-        for column, dim in zip(columns, dims, strict=True)
-    ]
-    return _trees.rebuilt(first, stacked)

@@ -4,7 +4,12 @@ from typing import Any
 
 from offgrad import ops
 from offgrad.autograd.tensor_base import TensorBase
-from offgrad.func._batching.arguments import default_of, first_name, named_arguments
+from offgrad.func._batching.arguments import (
+    all_from_end,
+    default_of,
+    first_name,
+    named_arguments,
+)
 from offgrad.func._batching.batched import (
     Level,
     batch,
@@ -151,12 +156,20 @@ def grid_sample(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> A
     return batch(func(**given).unflatten(0, (level.size, -1)), level)
 
 
-def diagonal_scatter(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
-    """``diagonal_scatter``."""
-    source, diagonal, *rest = args
-    result = batch(expanded(source, level).clone(), level)
-    result.diagonal(*rest, **kwargs).copy_(diagonal)
-    return result
+def into_view(*names: str) -> Any:
+    """Return the rule of a copy with a source in place of a view, which has these dimensions."""
+
+    def rule(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+        given = named_arguments(func, args, kwargs)
+        if given is None:
+            return NotImplemented
+        ndim = ndim_of(given["input"])
+        for key in names:
+            given[key] = all_from_end(given.get(key, default_of(func, key)), ndim)
+        given.update({key: expanded(given[key], level) for key in ("input", "src")})
+        return batch(func(**given), level)
+
+    return rule
 
 
 def install() -> None:
@@ -176,4 +189,5 @@ def install() -> None:
     register(prelu, "prelu")
     register(instance_norm, "instance_norm")
     register(grid_sample, "grid_sample")
-    register(diagonal_scatter, "diagonal_scatter")
+    register(into_view("dim"), "select_scatter", "slice_scatter")
+    register(into_view("dim1", "dim2"), "diagonal_scatter")

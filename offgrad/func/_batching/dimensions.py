@@ -150,8 +150,8 @@ def norm(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     key = "ord" if has_parameter(func, "ord") else "p"
     order, dim = given.get(key, default_of(func, key)), given.get("dim")
     source = given[first_name(func)]
-    is_vector = dim is None and (ndim_of(source) < 2 or order in (None, "fro") or key == "p")
-    if not (is_vector or isinstance(dim, int)) or order == "nuc":
+    is_vector = dim is None and (ndim_of(source) < 2 or order in (None, "fro"))
+    if not (is_vector or key == "p" or isinstance(dim, int)) or order == "nuc":
         return NotImplemented
     given[key] = 2 if order in (None, "fro") else order
     return reduction(func, level, (), given)

@@ -158,14 +158,17 @@ def embedding(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any
         return NotImplemented
     if not is_batched(table, level):
         return batch(func(positions._value, table, **given), level)
-    if given.get("padding_idx") is not None:
-        return NotImplemented
+    padding = given.pop("padding_idx", None)
     rows = expanded(positions, level)
     size = shape_of(table)[0]
     if type(rows) is BatchedTensor or bool(((rows < 0) | (rows >= size)).any()):
         return NotImplemented  # which names the position
     first = _numbers(level, ndim_of(positions)) * size
-    return batch(func(rows + first, table._value.flatten(0, 1)), level)
+    result = func(rows + first, table._value.flatten(0, 1))
+    if padding is not None:  # its row gets no gradient
+        is_padding = (rows == padding % size).unsqueeze(-1)
+        result = ops.where(is_padding, result.detach(), result)
+    return batch(result, level)
 
 
 def install() -> None:

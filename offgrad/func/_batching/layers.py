@@ -3,7 +3,12 @@
 from typing import Any
 
 from offgrad.autograd.tensor_base import TensorBase, metadata
-from offgrad.func._batching.arguments import default_of, first_name, named_arguments
+from offgrad.func._batching.arguments import (
+    default_of,
+    first_name,
+    has_parameter,
+    named_arguments,
+)
 from offgrad.func._batching.batched import (
     Level,
     batch,
@@ -14,6 +19,7 @@ from offgrad.func._batching.batched import (
     shape_of,
 )
 from offgrad.func._batching.dispatch import exists, outputs, register
+from offgrad.func._batching.shapes import of_dimensions
 
 _IMAGES = {
     1: """avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d max_pool1d lp_pool1d""",
@@ -54,6 +60,12 @@ def rows(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     if not is_batched(args[0], level) or ndim_of(args[0]) < 3:
         return NotImplemented
     return _merged(lambda value: func(value, *args[1:], **kwargs), args[0], level)
+
+
+def blocks(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+    """``unfold``: the function of images, or the method along a dimension."""
+    rule = images(2) if has_parameter(func, "kernel_size") else of_dimensions("dimension")
+    return rule(func, level, args, kwargs)
 
 
 def pad(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -222,6 +234,47 @@ def classification(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -
     return batch(total, level)
 
 
+def recurrent(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Recurrent layers with the same weights for all samples, which are more sequences."""
+    if len(args) != 9 or kwargs:
+        return NotImplemented
+    source, states, weights = args[:3]
+    dropout, train, batch_first = args[5], args[6], args[8]
+    is_single = isinstance(states, TensorBase)
+    if (
+        not isinstance(weights, (list, tuple))  # a packed sequence
+        or any(is_batched(each, level) for each in weights)
+        or (dropout and train)
+        or ndim_of(source) != 3
+    ):
+        return NotImplemented
+
+    def merged(value: Any, dim: int) -> Any:
+        return expanded(value, level).movedim(0, dim).flatten(dim, dim + 1)
+
+    def parted(value: Any, dim: int) -> Any:
+        return batch(value.unflatten(dim, (level.size, -1)).movedim(dim, 0), level)
+
+    dim = 0 if batch_first else 1
+    hx = [merged(each, 1) for each in ([states] if is_single else states)]
+    output, *last = func(merged(source, dim), hx[0] if is_single else hx, *args[2:])
+    return (parted(output, dim), *[parted(each, 1) for each in last])
+
+
+def cell(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A step of a recurrent layer with the same weights for all samples, which are more rows."""
+    given = named_arguments(func, args, kwargs)
+    if given is None:
+        return NotImplemented
+    source, states = given.pop("input"), given.pop("hx")
+    tensors = [source, *([states] if isinstance(states, TensorBase) else states)]
+    if any(is_batched(e, level) for e in given.values()) or any(ndim_of(e) != 2 for e in tensors):
+        return NotImplemented
+    rows, *hx = [expanded(each, level).flatten(0, 1) for each in tensors]
+    result = func(rows, hx[0] if isinstance(states, TensorBase) else hx, **given)
+    return outputs(mapped(lambda each: each.unflatten(0, (level.size, -1)), result), level)
+
+
 def install() -> None:
     """Register the rules."""
     for spatial, names in _IMAGES.items():
@@ -230,6 +283,8 @@ def install() -> None:
         register(images(spatial), *present)
     register(rows, "interpolate", "upsample", "channel_shuffle")
     register(pad, "pad")
+    register(blocks, "unfold")
+    register(images(1), "fold")
     for spatial in (1, 2, 3):
         register(convolution(spatial), f"conv{spatial}d", f"conv_transpose{spatial}d")
     register(layer_norm, "layer_norm", "rms_norm")
@@ -237,3 +292,5 @@ def install() -> None:
     register(batch_norm, "batch_norm")
     register(attention, "scaled_dot_product_attention")
     register(classification, "nll_loss", "cross_entropy")
+    register(recurrent, "lstm", "gru", "rnn_tanh", "rnn_relu")
+    register(cell, "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")

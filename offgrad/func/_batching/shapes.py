@@ -12,7 +12,6 @@ from offgrad.func._batching.arguments import (
     default_of,
     first_name,
     from_end,
-    has_parameter,
     named_arguments,
     sizes_of,
 )
@@ -42,14 +41,18 @@ def _by_name(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     return source, source._value, given
 
 
-_ONE_DIMENSION = "select narrow split split_with_sizes chunk tensor_split unbind unflatten"
-_TWO_DIMENSIONS = {
+_ONE_DIMENSION = """
+select narrow split split_with_sizes chunk tensor_split unbind unflatten
+unsafe_split unsafe_split_with_sizes unsafe_chunk
+"""
+_SEVERAL_DIMENSIONS = {
     "transpose": ("dim0", "dim1"),
     "swapaxes": ("axis0", "axis1"),
     "swapdims": ("dim0", "dim1"),
     "movedim": ("source", "destination"),
     "moveaxis": ("source", "destination"),
     "diagonal": ("dim1", "dim2"),
+    "rot90": ("dims",),
 }
 
 
@@ -293,16 +296,6 @@ def diag_embed(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> An
     return batch(func(found[1], **found[2]), level)
 
 
-_windows = of_dimensions("dimension")
-
-
-def unfold(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The method ``unfold``, not the function of images."""
-    if not has_parameter(func, "dimension"):
-        return NotImplemented
-    return _windows(func, level, args, kwargs)
-
-
 def trace(func: Any, level: Level, args: Any, kwargs: dict[str, Any]) -> Any:
     """``trace``."""
     return args[0].diagonal().sum()
@@ -366,7 +359,7 @@ def _properties(kind: type) -> dict[str, Any]:
 def install() -> None:
     """Register the rules."""
     register(of_dimensions("dim"), *_ONE_DIMENSION.split())
-    for name, dims in _TWO_DIMENSIONS.items():
+    for name, dims in _SEVERAL_DIMENSIONS.items():
         register(of_dimensions(*dims), name)
     register(reshape, "reshape", "view", "view_copy")
     register(like, "view_as", "reshape_as", "expand_as")
@@ -382,7 +375,6 @@ def install() -> None:
     register(repeat, "repeat", "tile")
     register(repeat_interleave, "repeat_interleave")
     register(joined, "cat", "stack", "concat", "concatenate")
-    register(unfold, "unfold")
     register(as_strided, "as_strided")
     register(broadcast_tensors, "broadcast_tensors")
     register(sum_to_size, "sum_to_size")

@@ -70,7 +70,7 @@ class RNNCellBase(Module):
         """Call `function` with a batch, of one where the input has none; None stands for zeros."""
         is_batched = input.dim() == 2
         x = input if is_batched else input.unsqueeze(0)
-        zeros = x.new_zeros(x._array.shape[0], self.hidden_size)
+        zeros = x.new_zeros(x.shape[0], self.hidden_size)
         given = [
             zeros if each is None else each if is_batched else each.unsqueeze(0) for each in states
         ]

@@ -143,7 +143,7 @@ class RNNBase(Module):
             ValueError: for another dtype.
         """
         weight = self._flat_weights[0]
-        if input._array.dtype != weight._array.dtype:
+        if input.dtype != weight.dtype:
             raise ValueError(
                 f"the input has another dtype than the weights, {input.dtype} and {weight.dtype}; "
                 f"convert one of them: input.to({weight.dtype}) or model.to({input.dtype})"
@@ -153,16 +153,16 @@ class RNNBase(Module):
             raise RuntimeError(
                 f"input must have {expected} dimensions, got {input.dim()}: a {describe(input)}"
             )
-        if input._array.shape[-1] != self.input_size:
+        if input.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"input.size(-1) must be equal to input_size, {self.input_size}, got "
-                f"{input._array.shape[-1]}"
+                f"{input.shape[-1]}"
             )
 
     def _batch_of(self, input: Tensor, batch_sizes: Tensor | None) -> int:
         if batch_sizes is not None:
             return int(batch_sizes._array[0])
-        return int(input._array.shape[0 if self.batch_first else 1])
+        return int(input.shape[0 if self.batch_first else 1])
 
     def get_expected_hidden_size(
         self, input: Tensor, batch_sizes: Tensor | None
@@ -178,8 +178,8 @@ class RNNBase(Module):
         msg: str = "Expected hidden size {}, got {}",
     ) -> None:
         """Raise RuntimeError unless `hx` has the expected shape."""
-        if hx._array.shape != tuple(expected_hidden_size):
-            raise RuntimeError(msg.format(tuple(expected_hidden_size), list(hx._array.shape)))
+        if hx.shape != tuple(expected_hidden_size):
+            raise RuntimeError(msg.format(tuple(expected_hidden_size), list(hx.shape)))
 
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:
         """Raise unless input and first states fit the layer."""

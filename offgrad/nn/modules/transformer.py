@@ -96,7 +96,7 @@ class TransformerEncoder(Module):
             is_causal: whether `mask` is causal; None: found out.
         """
         first = self.layers[0] if len(self.layers) else None
-        size = src._array.shape[_sequence_dim(src, first)]
+        size = src.shape[_sequence_dim(src, first)]
         causal = _is_causal(mask, is_causal, size)
         output = src
         for layer in self.layers:
@@ -135,7 +135,7 @@ class TransformerDecoder(Module):
     ) -> Tensor:
         """Return the layers of `tgt`, which attend to `memory`; masks as `MultiheadAttention`'s."""
         first = self.layers[0] if len(self.layers) else None
-        size = tgt._array.shape[_sequence_dim(tgt, first)]
+        size = tgt.shape[_sequence_dim(tgt, first)]
         causal = _is_causal(tgt_mask, tgt_is_causal, size)
         output = tgt
         for layer in self.layers:
@@ -234,11 +234,11 @@ class Transformer(Module):
             RuntimeError: if batches or features do not fit.
         """
         batch_dim = 0 if self.batch_first else 1
-        if src.dim() == 3 and src._array.shape[batch_dim] != tgt._array.shape[batch_dim]:
+        if src.dim() == 3 and src.shape[batch_dim] != tgt.shape[batch_dim]:
             raise RuntimeError(
                 f"src and tgt must have the same batch size, got {src.shape} and {tgt.shape}"
             )
-        if src._array.shape[-1] != self.d_model or tgt._array.shape[-1] != self.d_model:
+        if src.shape[-1] != self.d_model or tgt.shape[-1] != self.d_model:
             raise RuntimeError(
                 "src and tgt must have d_model features, got "
                 f"{src.shape} and {tgt.shape} for d_model={self.d_model}"

@@ -320,7 +320,7 @@ def floating(input: TensorLike, where: str) -> "Tensor":
     """Return `input` as a floating point or complex tensor: integers become the default dtype."""
     if not isinstance(input, TensorBase):
         raise TypeError(f"{where} takes a tensor, got {type(input).__name__}")
-    if category(input._array.dtype) >= 2:
+    if category(metadata(input).dtype) >= 2:
         return input
     return as_tensor_of(input, _default_dtype, where)
 
@@ -332,7 +332,7 @@ def real_floating(input: TensorLike, where: str) -> "Tensor":
         NotImplementedError: for other dtypes.
     """
     tensor = check_tensor(input, where)
-    if category(tensor._array.dtype) != 2:
+    if category(metadata(tensor).dtype) != 2:
         raise NotImplementedError(
             f"{where} is defined for real floating point numbers, got a {describe(tensor)}; "
             "convert with .float()"
@@ -432,7 +432,7 @@ def not_implemented(where: str, dtype: np.dtype[Any], reason: str) -> NotImpleme
 
 def check_broadcastable(where: str, *tensors: TensorBase) -> None:
     """Raise RuntimeError unless the shapes broadcast."""
-    shapes = [each._array.shape for each in tensors]
+    shapes = [metadata(each).shape for each in tensors]
     try:
         if shapes.count(shapes[0]) < len(shapes):
             np.broadcast_shapes(*shapes)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.tensor_base import TensorBase, metadata, wrap
 from offgrad.ops._core.dtypes import check_tensor, floating
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def polynomial(name: str) -> Any:
         if name.startswith("shifted_"):
             x = 2 * x - 1
         degrees = n._array if isinstance(n, TensorBase) else np.asarray(n)
-        x = x.expand(np.broadcast_shapes(x._array.shape, degrees.shape))
-        before, current = x.new_ones(x._array.shape), first(x)
+        x = x.expand(np.broadcast_shapes(metadata(x).shape, degrees.shape))
+        before, current = x.new_ones(metadata(x).shape), first(x)
         result = current.masked_fill(wrap(degrees <= 0), 1.0)
         result = result.masked_fill(wrap(degrees < 0), 0.0)
         for k in range(1, int(degrees.max(initial=0))):

@@ -10,7 +10,7 @@ import numpy as np
 from offgrad import memory
 from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -104,35 +104,38 @@ def tensordot(a: "Tensor", b: "Tensor", dims: Any = 2) -> "Tensor":
         dims = dims._array.tolist()
     if is_integer(dims):
         count = int(dims)
-        if not 0 <= count <= min(a._array.ndim, b._array.ndim):
+        if not 0 <= count <= min(metadata(a).ndim, metadata(b).ndim):
             raise shape_error("tensordot", f"{count} dimensions to sum over are needed", a, b)
-        dims = range(a._array.ndim - count, a._array.ndim), range(count)
+        dims = range(metadata(a).ndim - count, metadata(a).ndim), range(count)
     elif not isinstance(dims, (tuple, list)):
         raise RuntimeError(f"tensordot: dims must be an integer or two lists, got {dims!r}")
     first, second = (
-        [normalize_dim(dim, each._array.ndim, "tensordot") for dim in listed]
+        [normalize_dim(dim, metadata(each).ndim, "tensordot") for dim in listed]
         for each, listed in zip((a, b), dims, strict=True)
     )
     if len(first) != len(second):
         raise shape_error("tensordot", "both need the same number of dims", a, b)
     for m, n in zip(first, second, strict=True):
-        if a._array.shape[m] != b._array.shape[n]:
-            if a._array.shape[m] == 1:
+        if metadata(a).shape[m] != metadata(b).shape[n]:
+            if metadata(a).shape[m] == 1:
                 b = b.sum(n, keepdim=True)
-            elif b._array.shape[n] == 1:
+            elif metadata(b).shape[n] == 1:
                 a = a.sum(m, keepdim=True)
             else:
                 rule = f"contracted dimensions need to match, {m} of one and {n} of the other"
                 raise shape_error("tensordot", rule, a, b)
-    rest_a = [axis for axis in range(a._array.ndim) if axis not in first]
-    rest_b = [axis for axis in range(b._array.ndim) if axis not in second]
+    rest_a = [axis for axis in range(metadata(a).ndim) if axis not in first]
+    rest_b = [axis for axis in range(metadata(b).ndim) if axis not in second]
     left, right = a.permute(rest_a + first), b.permute(second + rest_b)
-    inner = prod(a._array.shape[axis] for axis in first)
-    shape = [a._array.shape[axis] for axis in rest_a] + [b._array.shape[axis] for axis in rest_b]
+    inner = prod(metadata(a).shape[axis] for axis in first)
+    shape = [metadata(a).shape[axis] for axis in rest_a] + [
+        metadata(b).shape[axis] for axis in rest_b
+    ]
     if not shape:
         return dot(left.reshape(inner), right.reshape(inner)).reshape(())
     outer_a, outer_b = (
-        prod(each._array.shape[axis] for axis in rest) for each, rest in ((a, rest_a), (b, rest_b))
+        prod(metadata(each).shape[axis] for axis in rest)
+        for each, rest in ((a, rest_a), (b, rest_b))
     )
     return mm(left.reshape(outer_a, inner), right.reshape(inner, outer_b)).reshape(shape)
 
@@ -144,9 +147,9 @@ def inner(input: "Tensor", other: "Tensor") -> "Tensor":
         RuntimeError: if the last sizes differ.
     """
     check_factors("inner", input, other)
-    if not input._array.ndim or not other._array.ndim:
+    if not metadata(input).ndim or not metadata(other).ndim:
         return input * other
-    if input._array.shape[-1] != other._array.shape[-1]:
+    if metadata(input).shape[-1] != metadata(other).shape[-1]:
         raise shape_error("inner", "the last sizes must be equal", input, other)
     return tensordot(input, other, ([-1], [-1]))
 
@@ -174,17 +177,17 @@ def multi_dot(tensors: "Sequence[Tensor]") -> "Tensor":
     if len(chain) < 2:
         raise RuntimeError(f"multi_dot: at least 2 tensors are needed, got {len(chain)}")
     check_factors("multi_dot", *chain)
-    row, column = chain[0]._array.ndim == 1, chain[-1]._array.ndim == 1
+    row, column = metadata(chain[0]).ndim == 1, metadata(chain[-1]).ndim == 1
     if row:
         chain[0] = chain[0].unsqueeze(0)
     if column:
         chain[-1] = chain[-1].unsqueeze(1)
     for before, after in pairwise(chain):
-        if before._array.ndim != 2 or after._array.ndim != 2:
+        if metadata(before).ndim != 2 or metadata(after).ndim != 2:
             raise shape_error("multi_dot", "matrices are needed", before, after)
-        if before._array.shape[1] != after._array.shape[0]:
+        if metadata(before).shape[1] != metadata(after).shape[0]:
             raise shape_error("multi_dot", "the inner sizes must be equal", before, after)
-    sizes = [chain[0]._array.shape[0], *(each._array.shape[1] for each in chain)]
+    sizes = [metadata(chain[0]).shape[0], *(metadata(each).shape[1] for each in chain)]
     result = _multiplied(chain, _cheapest(sizes), 0, len(chain) - 1)
     result = result.squeeze(0) if row else result
     return result.squeeze(-1) if column else result
@@ -217,6 +220,6 @@ def _multiplied(
 def chain_matmul(*matrices: "Tensor") -> "Tensor":
     """Return the product of matrices; of a single one the matrix itself."""
     for each in matrices:
-        if check_tensor(each, "chain_matmul")._array.ndim != 2:
+        if metadata(check_tensor(each, "chain_matmul")).ndim != 2:
             raise RuntimeError(f"chain_matmul: matrices are needed, got a {describe(each)}")
     return matrices[0] if len(matrices) == 1 else multi_dot(matrices)

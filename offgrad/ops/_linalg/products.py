@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase
+from offgrad.autograd.tensor_base import TensorBase, metadata
 from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
     broadcast_shape,
@@ -201,9 +201,9 @@ def check_factors(where: str, *tensors: "Tensor") -> None:
         RuntimeError: if the dtypes differ.
         NotImplementedError: for bools.
     """
-    first = check_tensor(tensors[0], where)._array.dtype
+    first = metadata(check_tensor(tensors[0], where)).dtype
     for each in tensors[1:]:
-        dtype = check_tensor(each, where)._array.dtype
+        dtype = metadata(check_tensor(each, where)).dtype
         if dtype is not first and dtype != first:
             rule = "expected both vectors to have same dtype" if "dot" in where else _ONE_DTYPE
             raise shape_error(where, rule, tensors[0], each)

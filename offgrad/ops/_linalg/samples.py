@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata, wrap
 from offgrad.ops._core.dims import integer, normalize_dim, normalize_dims
 from offgrad.ops._core.dtypes import category, check_tensor, floating
 from offgrad.ops._core.numpy_names import with_numpy_names
@@ -45,29 +45,29 @@ def cov(
         RuntimeError: if shapes or weights do not fit.
     """
     x = floating(check_tensor(input, "cov"), "cov")
-    if x._array.ndim > 2:
+    if metadata(x).ndim > 2:
         raise RuntimeError(
             f"cov: expected input to have two or fewer dimensions, got a {describe(x)}"
         )
-    rows = x.reshape(1, -1) if x._array.ndim < 2 else x
-    count = rows._array.shape[1]
+    rows = x.reshape(1, -1) if metadata(x).ndim < 2 else x
+    count = metadata(rows).shape[1]
     weights: Any = None
     divisor: Any
     for name, each in (("fweights", fweights), ("aweights", aweights)):
         if each is None:
             continue
-        if each._array.shape != (count,):
-            rule = "the same numel" if each._array.ndim < 2 else "one or fewer dimensions"
+        if metadata(each).shape != (count,):
+            rule = "the same numel" if metadata(each).ndim < 2 else "one or fewer dimensions"
             raise RuntimeError(
                 f"cov(): expected {name} to have {rule}, a vector of {count} weights, got a "
                 f"{describe(each)}"
             )
         kind, allowed = (1, "integral") if name == "fweights" else (2, "floating point")
-        if category(each._array.dtype) != kind:
+        if category(metadata(each).dtype) != kind:
             raise RuntimeError(
                 f"cov(): expected {name} to have {allowed} dtype, got a {describe(each)}"
             )
-        if each._array.size and each._array.min() < 0:
+        if metadata(each).size and each._array.min() < 0:
             raise RuntimeError(f"cov(): {name} cannot be negative, got {each._array.min()}")
         weights = each if weights is None else weights * each
     if weights is None:
@@ -94,11 +94,11 @@ def corrcoef(input: "Tensor") -> "Tensor":
         RuntimeError: for more than two dimensions.
     """
     covariances = cov(input)
-    if not covariances._array.ndim:
+    if not metadata(covariances).ndim:
         return covariances / covariances
     deviations = covariances.diagonal().sqrt()
     result = covariances / deviations.unsqueeze(1) / deviations.unsqueeze(0)
-    if result._array.dtype.kind == "c":
+    if metadata(result).dtype.kind == "c":
         return result
     return result.clamp(-1, 1)
 
@@ -132,7 +132,7 @@ def renorm(input: "Tensor", p: float, dim: int, maxnorm: float) -> "Tensor":
 
 def _halves(y: "Tensor", axis: int) -> "Tensor":
     """Return the sums of adjacent elements."""
-    count = y._array.shape[axis]
+    count = metadata(y).shape[axis]
     return y.narrow(axis, 0, count - 1) + y.narrow(axis, 1, count - 1)
 
 
@@ -141,25 +141,25 @@ def _trapezoids(
 ) -> "tuple[Tensor, int, float | None]":
     """Return twice the areas under the line between samples, divided by the last result."""
     samples = check_tensor(y, where)
-    axis = normalize_dim(dim, samples._array.ndim, where)
+    axis = normalize_dim(dim, metadata(samples).ndim, where)
     if x is not None and dx is not None:
         raise TypeError(f"{where}: give x or dx, not both")
-    count = samples._array.shape[axis]
+    count = metadata(samples).shape[axis]
     if not count:
         return samples.detach(), axis, 0.5
     if x is None:
         return _halves(samples, axis), axis, 0.5 * (1 if dx is None else dx)
     places = check_tensor(x, where)
-    if places._array.ndim == 1:
-        if places._array.shape[0] != count:
+    if metadata(places).ndim == 1:
+        if metadata(places).shape[0] != count:
             raise RuntimeError(
                 f"{where}: There must be one `x` value for each sample point, got a "
                 f"{describe(places)} for a {describe(samples)}"
             )
-        places = places.reshape(-1, *(1,) * (samples._array.ndim - axis - 1))
+        places = places.reshape(-1, *(1,) * (metadata(samples).ndim - axis - 1))
         steps = places.diff(dim=0)
     else:
-        while places._array.ndim < samples._array.ndim:
+        while metadata(places).ndim < metadata(samples).ndim:
             places = places.unsqueeze(0)
         steps = places.diff(dim=axis)
     return _halves(samples, axis) * steps, axis, 0.5
@@ -213,7 +213,7 @@ def gradient(
         raise RuntimeError(
             f"torch.gradient only supports edge_order=1 and edge_order=2, got {edge_order}"
         )
-    dims = normalize_dims(dim, x._array.ndim, "gradient")
+    dims = normalize_dims(dim, metadata(x).ndim, "gradient")
     spacing = 1 if spacing is None else spacing
     distances = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
     if len(distances) != len(dims):
@@ -225,7 +225,7 @@ def gradient(
 
 
 def _gradient(x: "Tensor", axis: int, spacing: Any, edge_order: int) -> "Tensor":
-    count = x._array.shape[axis]
+    count = metadata(x).shape[axis]
     if count < edge_order + 1:
         raise RuntimeError(
             "torch.gradient expected each dimension size to be at least edge_order+1, "
@@ -233,11 +233,11 @@ def _gradient(x: "Tensor", axis: int, spacing: Any, edge_order: int) -> "Tensor"
         )
     x = floating(x, "gradient")
     places: Any
-    if isinstance(spacing, TensorBase) and spacing._array.ndim:
+    if isinstance(spacing, TensorBase) and metadata(spacing).ndim:
         places = spacing
     else:
         places = wrap(np.arange(count, dtype=x._array.real.dtype)) * spacing
-    shape = (-1, *(1,) * (x._array.ndim - axis - 1))
+    shape = (-1, *(1,) * (metadata(x).ndim - axis - 1))
     h = places.diff().reshape(shape)
     slopes = x.diff(dim=axis) / h
     before, after = slopes.narrow(axis, 0, count - 2), slopes.narrow(axis, 1, count - 2)

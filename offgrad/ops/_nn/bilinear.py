@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
+from offgrad.autograd.tensor_base import metadata
 from offgrad.ops._core.dtypes import check_tensor, real_floating, shape_error
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ def bilinear(
         RuntimeError: if the shapes do not fit.
     """
     x1, x2 = real_floating(input1, "bilinear"), check_tensor(input2, "bilinear")
-    before, shape = x1._array.shape[:-1], check_tensor(weight, "bilinear")._array.shape
-    fits = len(shape) == 3 and x1._array.ndim and x2._array.shape == (*before, shape[2])
-    if not fits or x1._array.shape[-1] != shape[1]:
+    before, shape = metadata(x1).shape[:-1], metadata(check_tensor(weight, "bilinear")).shape
+    fits = len(shape) == 3 and metadata(x1).ndim and metadata(x2).shape == (*before, shape[2])
+    if not fits or metadata(x1).shape[-1] != shape[1]:
         raise shape_error(
             "bilinear", "inputs [..., I] and [..., J] and a weight [K, I, J] are needed",
             x1, x2, weight,
         )  # fmt: skip
-    if bias is not None and bias._array.shape != shape[:1]:
+    if bias is not None and metadata(bias).shape != shape[:1]:
         raise shape_error("bilinear", f"the bias must have {shape[0]} elements", bias)
     outputs, width1, width2 = shape
     count = math.prod(before)

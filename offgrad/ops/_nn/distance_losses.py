@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import describe, metadata
 from offgrad.ops._core.dtypes import category, check_broadcastable, check_tensor, common_dtype
 from offgrad.ops._elementwise.clamping import clamp
 from offgrad.ops._elementwise.comparison import where
@@ -104,7 +104,7 @@ def margin_ranking_loss(
     """
     check_reduction(reduction, "margin_ranking_loss")
     for each in (input2, target):
-        if each._array.ndim != input1._array.ndim:
+        if metadata(each).ndim != metadata(input1).ndim:
             raise RuntimeError(
                 "margin_ranking_loss: the numbers of dimensions must be equal, got a "
                 f"{describe(input1)} and "
@@ -126,8 +126,8 @@ def cosine_embedding_loss(
         RuntimeError: if the target is not one number for each pair of vectors.
     """
     check_reduction(reduction, "cosine_embedding_loss")
-    ndim = check_tensor(target, "cosine_embedding_loss")._array.ndim
-    if ndim > 1 or input1._array.ndim != ndim + 1 or input2._array.ndim != ndim + 1:
+    ndim = metadata(check_tensor(target, "cosine_embedding_loss")).ndim
+    if ndim > 1 or metadata(input1).ndim != ndim + 1 or metadata(input2).ndim != ndim + 1:
         problem = (
             "0D or 1D target tensor expected"
             if ndim > 1
@@ -177,7 +177,7 @@ def triplet_margin_loss(
 
 
 def _check_ndims(name: str, anchor: "Tensor", positive: "Tensor", negative: "Tensor") -> None:
-    if len({each._array.ndim for each in (anchor, positive, negative)}) > 1:
+    if len({metadata(each).ndim for each in (anchor, positive, negative)}) > 1:
         raise RuntimeError(
             f"{name}: the three tensors must have equally many dimensions, got a "
             f"{describe(anchor)}, a {describe(positive)} and a {describe(negative)}"
@@ -236,9 +236,9 @@ def multi_margin_loss(
     check_reduction(reduction, "multi_margin_loss")
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: p must be 1 or 2, got {p}")
-    scores = input if input._array.ndim == 2 else input.reshape(1, -1)
+    scores = input if metadata(input).ndim == 2 else input.reshape(1, -1)
     index = target.reshape(-1, 1)
-    if index._array.shape[0] != scores._array.shape[0]:
+    if metadata(index).shape[0] != metadata(scores).shape[0]:
         raise RuntimeError(
             "multi_margin_loss: target tensor should be 1-D with size equal to the number of "
             f"rows, got a {describe(target)} for a {describe(input)}"
@@ -247,5 +247,5 @@ def multi_margin_loss(
     shortfall = shortfall.masked_fill(~(shortfall > 0), 0) ** p  # NaN falls short of nothing
     if weight is not None:
         shortfall = shortfall * weight[index]
-    losses = scatter(shortfall, 1, index, 0.0).sum(1) / scores._array.shape[1]
-    return reduce(losses if input._array.ndim == 2 else losses.squeeze(0), reduction)
+    losses = scatter(shortfall, 1, index, 0.0).sum(1) / metadata(scores).shape[1]
+    return reduce(losses if metadata(input).ndim == 2 else losses.squeeze(0), reduction)

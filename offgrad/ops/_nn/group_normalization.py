@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import describe, metadata, wrap
 from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating
@@ -223,7 +223,7 @@ def local_response_norm(
         ValueError: for fewer than 3 dimensions.
     """
     x = real_floating(input, "local_response_norm")
-    shape = x._array.shape
+    shape = metadata(x).shape
     if len(shape) < 3:
         raise ValueError(
             f"local_response_norm: the input must have at least 3 dimensions, got {len(shape)}"
@@ -234,7 +234,7 @@ def local_response_norm(
 
 def sums_over_channels(x: "Tensor", before: int, after: int) -> "Tensor":
     """Return the sums of each channel, as many before it and as many after it."""
-    shape = x._array.shape
+    shape = metadata(x).shape
     zeros = x.new_zeros((shape[0], max(before, after), *shape[2:]))
     padded = cat([zeros[:, :before], x, zeros[:, :after]], 1)
     total = padded.narrow(1, 0, shape[1])

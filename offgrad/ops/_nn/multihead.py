@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from offgrad.autograd.tensor_base import wrap
+from offgrad.autograd.tensor_base import metadata, wrap
 from offgrad.ops._core.dtypes import category
 from offgrad.ops._linalg.affine import linear
 from offgrad.ops._linalg.products import matmul
@@ -97,10 +97,10 @@ def multi_head_attention_forward(
         query, key, value = unsqueezed(query, key, value, 1)
         if key_padding_mask is not None:
             key_padding_mask = key_padding_mask.unsqueeze(0)
-    if query._array.shape[-1] != embed_dim_to_check:
+    if metadata(query).shape[-1] != embed_dim_to_check:
         raise AssertionError(
             f"the query's last size must be embed_dim={embed_dim_to_check}, got "
-            f"{query._array.shape[-1]}"
+            f"{metadata(query).shape[-1]}"
         )
     batch_first = _is_batch_major(query)
     if batch_first:
@@ -140,7 +140,7 @@ def _once(tensors: Any, function: Any) -> Any:
 
 
 def _is_batch_major(x: "Tensor") -> bool:
-    array = x._array
+    array = metadata(x)
     return not array.flags.c_contiguous and bool(array.swapaxes(0, 1).flags.c_contiguous)
 
 
@@ -170,7 +170,7 @@ def attend(
         )
     only_causal = is_causal and key_padding_mask is None and not need_weights
     q, k, v = _projected(query, key, value, weights)
-    batch = q._array.shape[0 if batch_first else 1]
+    batch = metadata(q).shape[0 if batch_first else 1]
     sequence = 1 if batch_first else 0
     shape = (batch, 1, -1) if batch_first else (1, batch, -1)
     if extra[0] is not None and extra[1] is not None:
@@ -178,39 +178,39 @@ def attend(
         v = cat([v, extra[1].expand(shape)], sequence)
     q, k, v = (_heads(each, num_heads, batch_first) for each in (q, k, v))
     k, v = (
-        each if given is None else given.reshape(batch, num_heads, *given._array.shape[1:])
+        each if given is None else given.reshape(batch, num_heads, *metadata(given).shape[1:])
         for each, given in zip((k, v), static, strict=True)
     )
     if add_zero_attn:
         k, v = (_with_zeros(each) for each in (k, v))
-    keys = k._array.shape[2]
+    keys = metadata(k).shape[2]
     mask = None
     if not only_causal:
-        rows = q._array.shape[2]
+        rows = metadata(q).shape[2]
         mask = _merged(attn_mask, key_padding_mask, (batch, num_heads, rows, keys), q)
     probabilities = None
     if need_weights:
-        scores = matmul(q * (1 / sqrt(q._array.shape[3])), k.mT)
+        scores = matmul(q * (1 / sqrt(metadata(q).shape[3])), k.mT)
         if mask is not None:
-            is_bool = mask._array.dtype == np.bool_
+            is_bool = metadata(mask).dtype == np.bool_
             scores = scores.masked_fill(mask, float("-inf")) if is_bool else scores + mask
         probabilities = dropout(softmax(scores, -1), dropout_p, True)
         result = matmul(probabilities, v)
         if average_attn_weights:
             probabilities = probabilities.mean(1)
     else:
-        if mask is not None and mask._array.dtype == np.bool_:
-            mask = wrap(~mask._array)
+        if mask is not None and metadata(mask).dtype == np.bool_:
+            mask = ~mask
         result = scaled_dot_product_attention(q, k, v, mask, dropout_p, only_causal)
     ordered = result.permute(0, 2, 1, 3) if batch_first else result.permute(2, 0, 1, 3)
-    rows_shape = ordered._array.shape
+    rows_shape = metadata(ordered).shape
     joined = ordered.reshape(*rows_shape[:2], rows_shape[2] * rows_shape[3])
     return linear(joined, *out_proj), probabilities
 
 
 def _projected(query: "Tensor", key: "Tensor", value: "Tensor", weights: _Weights) -> Any:
     """Return query, key and value, projected; by as few products as possible."""
-    width = query._array.shape[-1]
+    width = metadata(query).shape[-1]
     bias = weights.in_proj_bias
     biases = (None, None, None) if bias is None else bias.chunk(3)
     if weights.is_separate:
@@ -235,14 +235,14 @@ def _projected(query: "Tensor", key: "Tensor", value: "Tensor", weights: _Weight
 
 def _heads(x: "Tensor", num_heads: int, batch_first: bool) -> "Tensor":
     """Return [B, heads, T, E / heads], a view."""
-    first, second, width = x._array.shape
+    first, second, width = metadata(x).shape
     split = x.reshape(first, second, num_heads, width // num_heads)
     return split.permute(0, 2, 1, 3) if batch_first else split.permute(1, 2, 0, 3)
 
 
 def _with_zeros(x: "Tensor") -> "Tensor":
-    shape = (*x._array.shape[:2], 1, x._array.shape[3])
-    return cat([x, wrap(np.zeros(shape, x._array.dtype))], 2)
+    shape = (*metadata(x).shape[:2], 1, metadata(x).shape[3])
+    return cat([x, wrap(np.zeros(shape, metadata(x).dtype))], 2)
 
 
 def _merged(
@@ -255,23 +255,23 @@ def _merged(
     batch, heads, rows, keys = shape
     masks: list[Tensor] = []
     if attn_mask is not None:
-        count = attn_mask._array.shape[-1]
-        if attn_mask._array.ndim == 3:
+        count = metadata(attn_mask).shape[-1]
+        if metadata(attn_mask).ndim == 3:
             attn_mask = attn_mask.reshape(batch, heads, rows, count)
         masks.append(_widened(attn_mask, keys))
     if key_padding_mask is not None:
         masks.append(_widened(key_padding_mask, keys).reshape(batch, 1, 1, keys))
     if not masks:
         return None
-    if all(each._array.dtype == np.bool_ for each in masks):
+    if all(metadata(each).dtype == np.bool_ for each in masks):
         return masks[0] if len(masks) == 1 else masks[0] | masks[1]
-    floats = [_as_floats(each, q._array.dtype) for each in masks]
+    floats = [_as_floats(each, metadata(q).dtype) for each in masks]
     return floats[0] if len(floats) == 1 else floats[0] + floats[1]
 
 
 def _widened(mask: "Tensor", keys: int) -> "Tensor":
     """Return a mask with columns for keys that were appended, which are never ignored."""
-    array = mask._array
+    array = metadata(mask)
     missing = keys - array.shape[-1]
     if missing <= 0:
         return mask
@@ -279,11 +279,9 @@ def _widened(mask: "Tensor", keys: int) -> "Tensor":
 
 
 def _as_floats(mask: "Tensor", dtype: Any) -> "Tensor":
-    if mask._array.dtype != np.bool_:
+    if metadata(mask).dtype != np.bool_:
         return mask.to(dtype)
-    zeros = np.zeros(mask._array.shape, dtype)
-    zeros[mask._array] = -np.inf
-    return wrap(zeros)
+    return wrap(np.zeros(metadata(mask).shape, dtype)).masked_fill(mask, float("-inf"))
 
 
 def check_dims(
@@ -316,28 +314,28 @@ def check_dims(
             f"{attn_mask.dim()}-D tensor instead"
         )
     for mask, name in ((attn_mask, "attn_mask"), (key_padding_mask, "key_padding_mask")):
-        if mask is not None and category(mask._array.dtype) not in (0, 2):
+        if mask is not None and category(metadata(mask).dtype) not in (0, 2):
             raise AssertionError(f"{name} must be bool or floating, got {mask.dtype}")
-    if key._array.shape[:-1] != value._array.shape[:-1]:
+    if metadata(key).shape[:-1] != metadata(value).shape[:-1]:
         raise AssertionError(
             f"key and value must have the same shape but for the last size, got {key.shape} and "
             f"{value.shape}"
         )
     sequence = 1 if batch_first and dims == 3 else 0
-    rows, keys = query._array.shape[sequence], key._array.shape[sequence]
-    batch = 1 if dims == 2 else query._array.shape[1 - sequence]
+    rows, keys = metadata(query).shape[sequence], metadata(key).shape[sequence]
+    batch = 1 if dims == 2 else metadata(query).shape[1 - sequence]
     if attn_mask is not None:
         expected = (rows, keys) if attn_mask.dim() == 2 else (batch * num_heads, rows, keys)
-        if attn_mask._array.shape != expected:
+        if metadata(attn_mask).shape != expected:
             kind_of_error = AssertionError if dims == 2 and attn_mask.dim() == 3 else RuntimeError
             raise kind_of_error(
-                f"Expected `attn_mask` shape to be {expected}, got {list(attn_mask._array.shape)}"
+                f"Expected `attn_mask` shape to be {expected}, got {[*attn_mask.shape]}"
             )
     if key_padding_mask is not None:
         for at, size in enumerate((keys,) if dims == 2 else (batch, keys)):
-            if key_padding_mask._array.shape[at] != size:
+            if metadata(key_padding_mask).shape[at] != size:
                 raise AssertionError(
                     f"key_padding_mask must have size {size} in dimension {at}, got "
-                    f"{key_padding_mask._array.shape[at]}"
+                    f"{metadata(key_padding_mask).shape[at]}"
                 )
     return dims == 3

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import describe, metadata, wrap
 from offgrad.ops._core.dtypes import check_tensor, real_floating
 from offgrad.ops._nn.classification_losses import check_reduction, reduce
 from offgrad.ops._nn.smooth_activations import logsigmoid
@@ -70,4 +70,4 @@ def multilabel_soft_margin_loss(
     losses = -(target * logsigmoid(x) + (1 - target) * logsigmoid(-x))
     if weight is not None:
         losses = losses * weight
-    return reduce(losses.sum(-1) / x._array.shape[-1], reduction)
+    return reduce(losses.sum(-1) / metadata(x).shape[-1], reduction)

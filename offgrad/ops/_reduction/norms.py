@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array
-from offgrad.autograd.tensor_base import wrap
+from offgrad.autograd.tensor_base import metadata, wrap
 from offgrad.ops._core.broadcasting import compute, converted
 from offgrad.ops._core.dims import (
     Dim,
@@ -150,7 +150,7 @@ def norm_except_dim(v: "Tensor", pow: int = 2, dim: int = 0) -> "Tensor":
     """
     if dim == -1:
         return norm(v, pow)
-    dims = [each for each in range(v._array.ndim) if each != dim]
+    dims = [each for each in range(metadata(v).ndim) if each != dim]
     return norm(v, pow, dims, keepdim=True) if dims else v.abs()
 
 

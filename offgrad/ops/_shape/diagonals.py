@@ -6,7 +6,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import describe, metadata, wrap
 from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_tensor
 from offgrad.ops._core.factories import placed
@@ -165,7 +165,7 @@ def diagonal(input: "Tensor", offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
 
 def diag_embed(input: "Tensor", offset: int = 0, dim1: int = -2, dim2: int = -1) -> "Tensor":
     """Return matrices with the last dimension of `input` on a diagonal, zero elsewhere."""
-    ndim = check_tensor(input, "diag_embed")._array.ndim
+    ndim = metadata(check_tensor(input, "diag_embed")).ndim
     if not ndim:
         raise IndexError("diag_embed: at least one dimension is needed, got a scalar")
     _two_dims(ndim + 1, dim1, dim2, "diag_embed")
@@ -186,7 +186,7 @@ def diag(input: "Tensor", diagonal: int = 0) -> "Tensor":
 
 def diagflat(input: "Tensor", offset: int = 0) -> "Tensor":
     """Return the matrix with the elements of `input` on a diagonal."""
-    return diag_embed(reshape(check_tensor(input, "diagflat"), input._array.size), offset)
+    return diag_embed(reshape(check_tensor(input, "diagflat"), metadata(input).size), offset)
 
 
 def trace(input: "Tensor") -> "Tensor":

@@ -9,7 +9,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import describe, metadata, wrap
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import cast, check_tensor, common_dtype, default_dtype
 from offgrad.ops._core.numpy_names import with_numpy_names
@@ -239,7 +239,7 @@ def block_diag(*tensors: "Tensor") -> "Tensor":
         RuntimeError: for more than two dimensions.
     """
     for each in tensors:
-        if check_tensor(each, "block_diag")._array.ndim > 2:
+        if metadata(check_tensor(each, "block_diag")).ndim > 2:
             raise RuntimeError(f"block_diag: at most 2 dimensions, got a {describe(each)}")
     if not tensors:
         return wrap(memory.empty((1, 0), default_dtype()))
@@ -269,19 +269,19 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> "tuple[Tensor, ...]"
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij", got {indexing!r}')
     for each in vectors:
-        if each._array.ndim > 1:
+        if metadata(each).ndim > 1:
             raise RuntimeError(
                 f"meshgrid: Expected 0D or 1D tensor in the tensor list, got a {describe(each)}"
             )
-        if each._array.dtype != vectors[0]._array.dtype:
+        if metadata(each).dtype != metadata(vectors[0]).dtype:
             raise RuntimeError(
                 "meshgrid: the vectors must have one dtype, got "
-                f"{vectors[0]._array.dtype.name} and {each._array.dtype.name}; convert them"
+                f"{metadata(vectors[0]).dtype.name} and {metadata(each).dtype.name}; convert them"
             )
     swap = indexing == "xy" and len(vectors) > 1
     if swap:
         vectors[:2] = vectors[1], vectors[0]
-    shape = [each._array.size for each in vectors]
+    shape = [metadata(each).size for each in vectors]
     grids = []
     for axis, each in enumerate(vectors):
         column = [size if at == axis else 1 for at, size in enumerate(shape)]

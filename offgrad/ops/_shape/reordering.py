@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata, wrap
 from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dims import (
     given_once,
@@ -115,14 +115,14 @@ def flip(input: "Tensor", *order: Any, dims: Any = None) -> "Tensor":
 
 def fliplr(input: "Tensor") -> "Tensor":
     """Return a copy with the columns in reverse order: dimension 1."""
-    if check_tensor(input, "fliplr")._array.ndim < 2:
+    if metadata(check_tensor(input, "fliplr")).ndim < 2:
         raise RuntimeError(f"fliplr: Input must be >= 2-d, got a {describe(input)}")
     return flip(input, 1)
 
 
 def flipud(input: "Tensor") -> "Tensor":
     """Return a copy with the rows in reverse order: dimension 0."""
-    if not check_tensor(input, "flipud")._array.ndim:
+    if not metadata(check_tensor(input, "flipud")).ndim:
         raise RuntimeError("flipud: Input must be >= 1-d, got a scalar")
     return flip(input, 0)
 
@@ -157,7 +157,7 @@ def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor"
     Raises:
         RuntimeError: if `dims` are not two different dimensions.
     """
-    ndim = check_tensor(input, "rot90")._array.ndim
+    ndim = metadata(check_tensor(input, "rot90")).ndim
     turns = integer(k, "rot90", "k")
     named = integers(dims, "rot90", "dims")
     axes = tuple([normalize_dim(dim, ndim, "rot90") for dim in named if ndim > 1])
@@ -232,14 +232,14 @@ def repeat_interleave(
     """
     x = check_tensor(input, "repeat_interleave")
     if repeats is None:
-        if x._array.ndim != 1:
+        if metadata(x).ndim != 1:
             raise RuntimeError(f"repeat_interleave: repeats must be 1D, got a {describe(x)}")
-        x, repeats = wrap(np.arange(x._array.size, dtype=x._array.dtype)), x
+        x, repeats = wrap(np.arange(metadata(x).size, dtype=metadata(x).dtype)), x
     if dim is None:
-        x, dim = reshape(x, x._array.size), 0
-    axis = normalize_dim(dim, x._array.ndim, "repeat_interleave")
-    x = x if x._array.ndim else reshape(x, 1)
-    length = x._array.shape[axis]
+        x, dim = reshape(x, metadata(x).size), 0
+    axis = normalize_dim(dim, metadata(x).ndim, "repeat_interleave")
+    x = x if metadata(x).ndim else reshape(x, 1)
+    length = metadata(x).shape[axis]
     if isinstance(repeats, TensorBase):
         counts = repeats._array
         if counts.dtype.kind not in "iu" or counts.ndim > 1 or counts.size not in (1, length):
@@ -263,6 +263,6 @@ def repeat_interleave(
     if count < 0:
         raise RuntimeError(f"repeat_interleave: repeats must not be negative, got {count}")
     _check_output_size(output_size, length * count)
-    shape = x._array.shape
+    shape = metadata(x).shape
     copies = expand(unsqueeze(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
     return view(clone(copies), (*shape[:axis], length * count, *shape[axis + 1 :]))

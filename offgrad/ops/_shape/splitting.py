@@ -8,7 +8,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata
 from offgrad.ops._core.dims import integer, integers, is_integer, normalize_dim
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._core.numpy_names import with_numpy_names
@@ -130,15 +130,15 @@ def _equal_lengths(length: int, size: int) -> tuple[int, ...]:
 
 
 def _axis(tensor: "Tensor", dim: int, where: str) -> int:
-    if not check_tensor(tensor, where)._array.ndim:
+    if not metadata(check_tensor(tensor, where)).ndim:
         raise RuntimeError(
             f"{where} expects at least a 1-dimensional tensor, got a scalar; use reshape(1) first"
         )
-    return normalize_dim(dim, tensor._array.ndim, where)
+    return normalize_dim(dim, metadata(tensor).ndim, where)
 
 
 def _checked_size(tensor: "Tensor", axis: int, size: int, where: str) -> int:
-    length = tensor._array.shape[axis]
+    length = metadata(tensor).shape[axis]
     size = integer(size, where, "the size of a piece")
     if size < 0 or (size == 0 and length):
         raise RuntimeError(
@@ -151,7 +151,7 @@ def _checked_sizes(
     tensor: "Tensor", axis: int, sizes: Sequence[int], where: str
 ) -> tuple[int, ...]:
     pieces = integers(sizes, where, "the sizes of pieces")
-    length = tensor._array.shape[axis]
+    length = metadata(tensor).shape[axis]
     if sum(pieces) != length or min(pieces, default=0) < 0:
         raise RuntimeError(
             f"{where} expects split_sizes to sum exactly to {length}, the size of dim {axis}, got "
@@ -205,7 +205,7 @@ def _chunks(input: "Tensor", chunks: int, dim: int, where: str) -> tuple[int, in
     chunks = integer(chunks, where, "the number of chunks")
     if chunks <= 0:
         raise RuntimeError(f"{where} expects `chunks` to be greater than 0, got {chunks}")
-    return axis, -(-input._array.shape[axis] // chunks)
+    return axis, -(-metadata(input).shape[axis] // chunks)
 
 
 def unsafe_split(input: "Tensor", split_size: int, dim: int = 0) -> "tuple[Tensor, ...]":
@@ -293,7 +293,7 @@ def _numpy_split(input: "Tensor", parts: Any, dim: int, ndim: int, where: str) -
 
 def hsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
     """Return `tensor_split` along the columns: dimension 1, for a vector 0."""
-    dim = 0 if check_tensor(input, "hsplit")._array.ndim == 1 else 1
+    dim = 0 if metadata(check_tensor(input, "hsplit")).ndim == 1 else 1
     pieces: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, dim, 1, "hsplit")
     return pieces
 
