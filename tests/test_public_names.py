@@ -51,6 +51,7 @@ FACES = (
     "offgrad.nn",
     "offgrad.nn.einops",
     "offgrad.nn.attention",
+    "offgrad.nn.attention.flex_attention",
     "offgrad.nn.functional",
     "offgrad.nn.grad",
     "offgrad.nn.init",
