@@ -4,6 +4,7 @@ Internal, but for the command itself.
 """
 
 import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -86,7 +87,8 @@ def _run(arguments: list[str] | None) -> int | Callable[[], int]:
                 standalone_mode=False,
                 auto_envvar_prefix="OFFGRAD",
             )
-            sys.stdout.flush()
+            if sys.stdout is not None:  # None where it was closed
+                sys.stdout.flush()
         return status if isinstance(status, int) or callable(status) else 0
     except _Stopped as stopped:
         click.echo(f"offgrad: {_SIGNALS[signal.Signals(stopped.signum)]}", err=True)
@@ -98,10 +100,20 @@ def _run(arguments: list[str] | None) -> int | Callable[[], int]:
         message = " ".join(error.format_message().split())
         click.echo(f"offgrad: {message}", err=True)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output has gone; Python's flush at exit must not report that, too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output has gone
+        _discard_output()
         return 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _discard_output()
+        click.echo(f"offgrad: standard output cannot be written to: {error.strerror}", err=True)
+        return 1
+
+
+def _discard_output() -> None:
+    """Let Python's flush at exit not report the error of standard output once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

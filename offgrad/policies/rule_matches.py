@@ -79,13 +79,17 @@ class RuleMatches:
         if not self._has_saves or self._is_done:
             return
         self._is_done = True
-        lines = [
+        lines = self.complaints()
+        if lines:
+            warn_program("; ".join(lines))
+
+    def complaints(self) -> list[str]:
+        """Return a line for each rule that matched none."""
+        return [
             self._complaint(index, rule)
             for index, rule in enumerate(self._rules)
             if index not in self._matched
         ]
-        if lines:
-            warn_program("; ".join(lines))
 
     def _complaint(self, index: int, rule: When) -> str:
         for name in CONDITIONS:

@@ -269,7 +269,7 @@ class _Search:
                     continue
             modules = len(each.modules)
             share = max(1, round(modules * part)) / modules if modules else 1.0
-            drive = f"{each.nbytes / rate * 1e3:.1f} ms to write"
+            drive = f"{each.nbytes / rate * 1e3:.1f} ms to write all"
             if action == "recompute":
                 cost = (each.recompute_seconds or 0.0) * 1e3
                 reason = f"{cost:.1f} ms to compute again, {drive}"
@@ -283,12 +283,16 @@ class _Search:
                 if not share:
                     action, share = "store", 1.0
                     reason = f"no room left in the budget; {drive}"
-                elif share < 1:
-                    reason = "in memory when backward needs it; no room left in the budget for more"
-            yield Choice(
-                each.op, each.slot, each.family, action, tensors, each.nbytes,
-                round(tensors * share), reason,
-            )  # fmt: skip
+            chosen = round(tensors * share)
+            nbytes = round(each.nbytes * chosen / tensors)
+            name = each.op, each.slot, each.family
+            yield Choice(*name, action, tensors, nbytes, chosen, reason)
+            if chosen == tensors:
+                continue
+            rest, reason = "keep", "in memory when backward needs it"
+            if action == "keep":
+                rest, reason = "store", f"no room left in the budget; {drive}"
+            yield Choice(*name, rest, tensors, each.nbytes - nbytes, tensors - chosen, reason)
 
 
 def _part_in_memory(each: TensorClass, predicted: Replay) -> float:

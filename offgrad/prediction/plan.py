@@ -17,10 +17,9 @@ class Choice:
         op, slot: that save.
         module: the name of their modules, with ``*`` for numbers.
         action: ``"keep"``, ``"recompute"``, ``"store"`` or ``"encode"``.
-        tensors, nbytes: of the class; where nothing is chosen for it, of those that save their
-            memory first.
-        chosen: the part of the tensors with which that is done; the others are kept, or, where the
-            action is ``"keep"``, go to the disk.
+        tensors: of the class; where nothing is chosen for it, those that save their memory first.
+        nbytes: of the chosen ones.
+        chosen: how many of the tensors that is done with.
         reason: in words.
     """
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from offgrad.memory import format_nbytes
+from offgrad.policies import SaveContext
 
 VERSION = 1
 """Of the format. A reader refuses files of another."""
@@ -114,6 +115,23 @@ class SavedTensorRecord:
     def key(self) -> tuple[str, str, str]:
         """Its class: op, slot and module."""
         return self.op, self.slot, self.module
+
+    def context(self, storage: int = 0, step: int = 0, recompute_ops: int = 0) -> SaveContext:
+        """Return what a policy gets to decide on; see `SaveContext`."""
+        return SaveContext(
+            op=self.op,
+            slot=self.slot,
+            module=self.module,
+            dtype=np.dtype(self.dtype),
+            shape=self.shape,
+            nbytes=self.nbytes,
+            is_parameter=self.is_parameter,
+            is_output=self.is_output,
+            storage=storage,
+            step=step,
+            made_by=self.made_by,
+            recompute_ops=recompute_ops,
+        )
 
 
 @dataclass(slots=True)

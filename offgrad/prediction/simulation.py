@@ -20,7 +20,7 @@ from offgrad.autograd.saved_tensor import KEEP
 from offgrad.memory import POOL_THRESHOLD, Storage
 from offgrad.memory.meta import MetaArray, meta_empty
 from offgrad.memory.meter import metered
-from offgrad.policies import Policy, Recompute, SaveContext, Spill, as_policy
+from offgrad.policies import Policy, Recompute, Spill, as_policy
 from offgrad.policies.base import MAX_RECOMPUTE_OPS, may_recompute
 from offgrad.prediction.drive import Drive
 from offgrad.prediction.machine import Machine, parse_rate
@@ -239,20 +239,8 @@ class _Run:
         )
         part = StorageRange.of(array, storage, node_covers_storage=save.node_covers_storage)
         recomputation = self._recomputation(save, part)
-        context = SaveContext(
-            op=save.op,
-            slot=save.slot,
-            module=save.module,
-            dtype=array.dtype,
-            shape=save.shape,
-            nbytes=save.nbytes,
-            is_parameter=save.is_parameter,
-            is_output=save.is_output,
-            storage=storage.uid,
-            step=self._step,
-            made_by=save.made_by,
-            recompute_ops=0 if recomputation is None else recomputation.ops,
-        )
+        ops = 0 if recomputation is None else recomputation.ops
+        context = save.context(storage.uid, self._step, ops)
         placement = decide(self._policy, context)
         recomputed = recomputation if isinstance(placement, Recompute) else None
         lossless = placement.lossless if recomputed is None else recomputed.lossless

@@ -148,7 +148,7 @@ class OffloadSession(ShownSession):
                 with self._lock:
                     self._blocks.exit(self)
             raise
-        if self._rules is not None and kind is None and not self._blocks.are_running:
+        if self._rules and kind in (None, SystemExit) and not self._blocks.are_running:
             self._rules.warn()
 
     @property

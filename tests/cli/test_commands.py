@@ -1,5 +1,8 @@
 """What all commands of `offgrad` have in common."""
 
+import os
+import subprocess
+import sys
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
@@ -21,6 +24,18 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object,
     with pytest.raises(SystemExit) as exit_:
         main([*arguments])
     return exit_.value.code, *capsys.readouterr()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(("target", "code"), [(">&-", 0), (">/dev/full", 1)])
+def test_standard_output_that_takes_nothing(target: str, code: int) -> None:
+    command = f'"{sys.executable}" -m offgrad --help {target}'
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        ["sh", "-c", command], stderr=subprocess.PIPE, text=True, env=environment, check=False
+    )
+    assert done.returncode == code
+    assert done.stderr.count("\n") == code
 
 
 def test_the_list_of_commands_cuts_nothing_off(

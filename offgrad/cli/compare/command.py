@@ -13,7 +13,13 @@ from offgrad.cli.compare import report
 from offgrad.cli.compare.comparison import Comparison
 from offgrad.cli.compare.config import Config, parse_batches, parse_limits
 from offgrad.cli.compare.dataset import Bytes, load_text
-from offgrad.cli.compare.files import check_files, keeps_earlier, settings_of, write_files
+from offgrad.cli.compare.files import (
+    check_files,
+    keeps_earlier,
+    settings_of,
+    write_figures,
+    write_files,
+)
 from offgrad.cli.compare.groups import Plan
 from offgrad.cli.compare.kept import Kept
 from offgrad.cli.compare.largest import compare_largest
@@ -283,13 +289,26 @@ def _run(
         try:
             files = write_files(comparison, output, curve)
         except OSError as error:
-            raise click.ClickException(f"the results could not be written: {error}") from error
+            raise click.ClickException(_not_written(comparison, output, error)) from error
         written = f"Written to {names_of(files)}"
     kept.clear()
     console.print(written, highlight=False, markup=False, soft_wrap=True)
     if not comparison.has_finished_any:
         raise click.ClickException("no policy finished; the reasons are above")
     return int(any(run.status == CRASHED or run.differs for run in comparison.runs))
+
+
+def _not_written(comparison: Comparison, output: Path, error: OSError) -> str:
+    """Write the figures alone, which the drive may have room for; return what is to be said."""
+    reason = error.strerror or error
+    try:
+        path = write_figures(comparison, output)
+    except OSError:
+        return f"the results could not be written to {output}: {reason}; give another --output"
+    return (
+        f"the results could not be written to {output}: {reason}; the figures alone are in {path}: "
+        "free some space, or give another --output"
+    )
 
 
 def _leave_results(console: Console, comparison: Comparison, output: Path, curve: bool) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from offgrad.cli.compare.page import has_page, save_page
 from offgrad.cli.compare.published import as_csv, as_markdown
 from offgrad.cli.compare.report import as_json
 
-_OUTPUTS = "compare.json", "compare.csv", "compare.md", "compare.png", "compare.html"
+_FIGURES = "compare.json"
+_OUTPUTS = _FIGURES, "compare.csv", "compare.md", "compare.png", "compare.html"
 _CURVE = "curve.png"
 
 
@@ -50,7 +52,7 @@ def write_files(comparison: Comparison, output: Path, curve: bool) -> list[Path]
     what = str(next(comparison.plan.configs()))
     limits = [each for each in comparison.plan.limits if each is not None]
     writers: dict[str, Any] = {
-        "compare.json": lambda path: path.write_text(json.dumps(figures, indent=1) + "\n"),
+        _FIGURES: _writer_of(figures),
         "compare.csv": lambda path: path.write_text(as_csv(figures)),
         "compare.md": lambda path: path.write_text(as_markdown(figures, what)),
         "compare.png": lambda path: save_comparison(comparison.runs, limits, path),
@@ -60,6 +62,19 @@ def write_files(comparison: Comparison, output: Path, curve: bool) -> list[Path]
     if curve:
         writers[_CURVE] = lambda path: save_curves(_curve(figures), path)
     return write_output(output, writers, (*_OUTPUTS, _CURVE))
+
+
+def write_figures(comparison: Comparison, output: Path) -> Path:
+    """Write compare.json alone; return its path.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    return write_output(output, {_FIGURES: _writer_of(as_json(comparison))})[0]
+
+
+def _writer_of(figures: Any) -> Callable[[Path], object]:
+    return lambda path: path.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def settings_of(plan: Plan, text: Bytes) -> dict[str, Any]:

@@ -25,6 +25,8 @@ def read_policies(text: str) -> dict[str, str]:
     else:
         policies = _split(text)
     for name, policy in policies.items():
+        if not name.strip() or not name.isprintable():
+            raise ValueError(f"--policies: a name is text in one line, got {name!r}")
         try:
             check_ops(parse_policy(policy))
         except ValueError as error:

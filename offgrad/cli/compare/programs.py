@@ -19,6 +19,7 @@ from offgrad.cli.script import Script as Program
 from offgrad.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from offgrad.profiler import MemoryProfile
 from offgrad.session import OffloadSession
+from offgrad.session.scope import share_hooks
 
 Turn = Callable[[], None]
 Done = Callable[[Step], None]
@@ -69,6 +70,7 @@ class Script(_Program):
         super().__init__(config, session)
         self._counted: Optimizer | None = None
         self._num_steps = 0
+        self._pid = os.getpid()
 
     def train(self, turn: Turn, done: Done) -> None:
         """Run the script; call `turn` before, and `done` after each step.
@@ -78,6 +80,8 @@ class Script(_Program):
         """
 
         def after_update(optimizer: Optimizer, *_: Any) -> None:
+            if os.getpid() != self._pid:
+                return  # the steps of a process that the script forked are its own
             if self._counted is None:
                 self._counted = optimizer
             if optimizer is not self._counted:
@@ -93,13 +97,7 @@ class Script(_Program):
         register_optimizer_step_post_hook(after_update)
         turn()
         self._observer.begin()
-        try:
-            self._run()
-        except _EnoughSteps:
-            pass
-        except SystemExit as exit:
-            if exit.code not in (None, 0):
-                raise
+        self._run()
         self._observer.stop()
         if not self._num_steps:
             raise NotTrainable(_without_steps(self._config.target))
@@ -108,7 +106,14 @@ class Script(_Program):
         batch = str(self._config.batch)
         arguments = [each.replace("{batch}", batch) for each in self._config.arguments]
         with self._session:
-            Program(self._config.target, tuple(arguments)).run()
+            share_hooks()
+            try:
+                Program(self._config.target, tuple(arguments)).run()
+            except _EnoughSteps:
+                pass
+            except SystemExit as exit:
+                if exit.code not in (None, 0) or os.getpid() != self._pid:
+                    raise
 
 
 def _without_steps(script: str) -> str:

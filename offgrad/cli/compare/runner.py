@@ -6,6 +6,8 @@ pipe, and its threads are idle.
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -201,7 +203,7 @@ def _kill(workers: "Sequence[_Worker]") -> None:
 
 
 def _stop(workers: Sequence[_Worker]) -> None:
-    """End all workers, by SIGTERM first, so that they can clean up."""
+    """End all workers, by SIGTERM first, so that they can clean up, and processes of theirs."""
     processes = [each.process for each in workers if each.process is not None]
     running = [each for each in processes if each.poll() is None]
     for process in running:
@@ -213,6 +215,9 @@ def _stop(workers: Sequence[_Worker]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what its program has started and left
     if any(each.returncode for each in processes):
         # One may have left spilled data.
         with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes
 
 _KEYS = {"machine", "config", "runs"}
+_VERSIONS = (1, 2)
 _SAME = ("seed", "steps", "batch", "target", "layers", "width", "heads", "context", "dropout")
 
 
@@ -27,6 +28,13 @@ def print_side_by_side(console: Console, paths: list[str]) -> int:
     if len(paths) != 2:
         raise BadValue(f"--from takes two files: --from a.json b.json, got {len(paths)}")
     first, second = (_read(Path(path)) for path in paths)
+    try:
+        return _print(console, paths, first, second)
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise BadValue(f"--from: a value of {' or '.join(paths)} is damaged: {error}") from None
+
+
+def _print(console: Console, paths: list[str], first: Any, second: Any) -> int:
     for letter, path, figures in zip("AB", paths, (first, second), strict=True):
         console.print(f"{letter}: {path}\n   {_described(figures)}", highlight=False, markup=False)
     if other := _differences(first["config"], second["config"]):
@@ -49,6 +57,11 @@ def _read(path: Path) -> Any:
         raise BadValue(f"--from: {path} is not JSON") from None
     if not isinstance(figures, dict) or not figures.keys() >= _KEYS:
         raise BadValue(f"--from: {path} holds no results of offgrad compare")
+    if figures.get("version", 1) not in _VERSIONS:
+        raise BadValue(
+            f"--from: {path} is of version {figures.get('version')!r}; this offgrad reads "
+            f"{' and '.join(map(str, _VERSIONS))}"
+        )
     return figures
 
 
@@ -64,7 +77,7 @@ def _described(figures: dict[str, Any]) -> str:
 
 def _differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
     return [
-        f"{name} {first.get(name)} and {second.get(name)}"
+        f"{name} {_or_none(first[name])} and {_or_none(second[name])}"
         for name in _SAME
         if name in first and name in second and first[name] != second[name]
     ]
@@ -88,6 +101,10 @@ def _table(common: list[tuple[Any, Any]]) -> Table:
             _losses(a, b),
         )
     return table
+
+
+def _or_none(value: Any) -> Any:
+    return "none" if value is None else value
 
 
 def _number(value: float | None, pattern: str) -> str:

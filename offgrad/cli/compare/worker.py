@@ -52,7 +52,11 @@ def main() -> None:
         target=_watch_parent, args=(orders, turns), name="watch-parent", daemon=True
     ).start()
 
+    pid = os.getpid()
+
     def report(event: str, **values: Any) -> None:
+        if os.getpid() != pid:
+            return  # of a process that the program forked
         reports.write(json.dumps({"event": event, **values}) + "\n")
         reports.flush()
 

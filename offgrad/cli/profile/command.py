@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,9 +55,9 @@ def profile(
     """Record what any script that uses offgrad keeps in memory, and why.
 
     The options of offgrad stand before the script, and what follows the script is the script's own.
-    Each step of an optimizer ends a step of the profile. When the script has ended, however it did,
-    tables on standard error say what was alive at the peak, by which line, and what each module
-    did. The folder gets
+    Each step of an optimizer ends a step of the profile. When the script has ended, also by an
+    error, Ctrl-C or SIGTERM, tables on standard error say what was alive at the peak, by which
+    line, and what each module did. The folder gets
 
     \b
       profile.json  all figures, as of Profile.to_dict; with --saves, for offgrad replay and tune
@@ -127,6 +128,8 @@ def _record(program: Script, folder: Path, saves: Path | None) -> None:
     """Run the program. The profile ends when the process exits, after the program's own exits."""
     ending = _Ending(folder, saves)
     atexit.register(ending.finish)
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, ending.terminate)
     try:
         program.run()
     except BadValue:
@@ -146,7 +149,7 @@ class _Ending:
     """
 
     def __init__(self, folder: Path, file: Path | None) -> None:
-        self.is_interrupted = False
+        self.is_interrupted = self._is_terminated = False
         self._folder, self._file = folder, file
         self._pid = os.getpid()
         self._recording = record()
@@ -154,6 +157,14 @@ class _Ending:
         prof = self._profile
         self._handle = register_optimizer_step_post_hook(lambda *_: prof.step())
         self._saves = None if file is None else StepSaves().__enter__()
+
+    def terminate(self, signum: int, frame: object) -> None:
+        """End the program, so that `finish` comes; a second signal ends the process at once."""
+        signal.signal(signum, signal.SIG_DFL)
+        if os.getpid() != self._pid:  # forked by the program
+            os.kill(os.getpid(), signum)
+        self._is_terminated = True
+        raise SystemExit(128 + signum)
 
     def close(self) -> None:
         """End the recording."""
@@ -167,6 +178,15 @@ class _Ending:
         if os.getpid() != self._pid:
             return
         self.close()
+        self._report()
+        if self._is_terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif self.is_interrupted:
+            # Python ends by SIGINT if text that it ran last has raised this; Matplotlib runs other.
+            with suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
+
+    def _report(self) -> None:
         if not self._profile.peak_nbytes:
             show(
                 "offgrad profile: nothing to write: the script made no tensor; does it train with "
@@ -182,10 +202,6 @@ class _Ending:
             show(f"offgrad profile: {each}")
         if self._saves is not None:
             show(f"offgrad profile: {self._write_saves(self._saves.recording)}")
-        if self.is_interrupted:
-            # Python ends by SIGINT if text that it ran last has raised this; Matplotlib runs other.
-            with suppress(KeyboardInterrupt):
-                exec("raise KeyboardInterrupt")
 
     def _write_saves(self, recording: Recording | None) -> str:
         """Write the recording; return what was done, as text."""

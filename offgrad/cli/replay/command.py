@@ -13,8 +13,8 @@ from offgrad.cli.errors import BadValue
 from offgrad.cli.folders import check_spill_directory
 from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes
-from offgrad.policies import parse_policy
-from offgrad.policies.rule_matches import check_ops
+from offgrad.policies import Policy, parse_policy
+from offgrad.policies.rule_matches import check_ops, rule_matches
 from offgrad.prediction import Machine, Recording, Replay
 from offgrad.prediction import replay as replay_policy
 from offgrad.prediction.known_machines import measured
@@ -60,11 +60,14 @@ def replay(
     Exit status: 0; 2 for bad values, as a file that is no recording.
     """
     loaded = load(recording)
+    unmatched: list[str] = []
     for text in policies:
         try:
-            check_ops(parse_policy(text))
+            policy = parse_policy(text)
+            check_ops(policy)
         except (ValueError, ImportError) as error:
             raise BadValue(f"--policy: {error}") from None
+        unmatched += _unmatched(policy, loaded)
     machine = machine_for(bandwidth, directory)
     results = [replay_policy(loaded, each, machine=machine) for each in policies or _DEFAULTS]
     names = [str(each) for each in policies or _DEFAULTS]
@@ -77,7 +80,19 @@ def replay(
         soft_wrap=True,
     )
     print_table(console, table(names, results))
+    for line in unmatched:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
+
+
+def _unmatched(policy: Policy, recording: Recording) -> list[str]:
+    """Return a line for each rule of a policy that matches no recorded tensor."""
+    matches = rule_matches(policy)
+    if matches is None:
+        return []
+    for each in recording.saves:
+        matches.note(each.context())
+    return matches.complaints()
 
 
 def load(path: Path) -> Recording:

@@ -1,6 +1,8 @@
 """``offgrad compare`` on scripts, functions and the built-in models."""
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -171,6 +173,102 @@ def test_a_script_with_sessions_of_its_own_compares_nothing(run: Finished, tmp_p
     assert all(len(each["warnings"]) == 1 for each in _runs(tmp_path))
 
 
+LOOP = """
+import os, sys, threading
+import offgrad as torch
+from offgrad import nn
+
+model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(512, 256)
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are POSIX's")
+@pytest.mark.parametrize("end", ["os._exit(5)", "sys.exit(0)"])
+def test_the_steps_of_a_forked_process_are_its_own(run: Finished, tmp_path: Path, end: str) -> None:
+    fork = f"train(1)\nif not (child := os.fork()):\n    train(3)\n    {end}\n"
+    (tmp_path / "fork.py").write_text(f"{LOOP}{fork}os.waitpid(child, 0)\ntrain(5)\n")
+    (tmp_path / "alone.py").write_text(f"{LOOP}train(6)\n")
+    losses = []
+    for script in ("fork.py", "alone.py"):
+        done = run("compare", script, "--steps", "4", "--policies", "keep,disk,min=0", "--fresh")
+        assert done.returncode == 0, done.stdout + done.stderr
+        losses.append([[step["loss"] for step in each["steps"]] for each in _runs(tmp_path)])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_the_policy_applies_to_threads(run: Finished, tmp_path: Path) -> None:
+    thread = "thread = threading.Thread(target=train, args=(3,))\nthread.start()\nthread.join()\n"
+    (tmp_path / "thread.py").write_text(f"{LOOP}{thread}")
+    done = run("compare", "thread.py", "--steps", "2", "--policies", "keep,disk,min=0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    keep, disk = _runs(tmp_path)
+    assert not keep["warnings"]
+    assert not disk["warnings"]
+    assert disk["ledger"]["written_nbytes"]
+
+
+@pytest.mark.slow
+def test_a_rule_that_matched_nothing_is_named(run: Finished, tmp_path: Path) -> None:
+    (tmp_path / "exits.py").write_text(f"{LOOP}train(2)\nsys.exit(0)\n")
+    done = run("compare", "exits.py", "--steps", "2", "--policies", "keep,disk,module=none.*")
+    assert "has module='none.*'" in " ".join(done.stdout.split())
+    done = run("run", "exits.py", "--policy", "disk,module=none.*")
+    assert "has module='none.*'" in done.stderr
+
+
+def test_a_full_drive_leaves_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("offgrad.cli.compare.plot.save_comparison", no_room)
+    small = ["compare", "mlp", "--layers", "1", "--width", "8", "--batch", "4", "--steps", "2"]
+    small += ["--policies", "keep"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*small, "--memory-limit", "none", "--output", str(tmp_path)])
+    assert stopped.value.code == 1
+    error = capsys.readouterr().err
+    assert "No space left on device; the figures alone are in" in error
+    assert str(tmp_path) in error
+    assert [each.name for each in tmp_path.iterdir()] == ["compare.json"]
+
+
+def test_damaged_results_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine = {"cpu": "one", "usable_threads": 1, "blas": "some"}
+    run = {"name": "keep", "step_seconds": None, "final_loss": 1.0, "peak_tensor_nbytes": 5}
+    good = {"machine": machine, "config": {"batch": None}, "runs": [run], "version": 2}
+    good |= {"offgrad": "1", "created": "today"}
+    damaged = {**good, "runs": [{**run, "peak_tensor_nbytes": "x"}]}
+    files = {"good": good, "new": {**good, "version": 99}, "damaged": damaged}
+    files["other"] = {**good, "config": {"batch": 3}}
+    for name, figures in files.items():
+        Path(f"{name}.json").write_text(json.dumps(figures))
+    for name, code, text in (
+        ("new", 2, "new.json is of version 99"),
+        ("damaged", 2, "a value of good.json or damaged.json is damaged"),
+        ("other", 0, "batch none and 3"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["compare", "--from", "good.json", f"{name}.json"])
+        assert stopped.value.code == code
+        written = capsys.readouterr()
+        assert text in written.out + written.err
+
+
 @pytest.mark.slow
 def test_a_limit_below_the_model_is_refused(run: Finished, tmp_path: Path) -> None:
     model = ("mlp", "--layers", "4", "--width", "256", "--batch", "32", "--policies", "disk")
@@ -300,6 +398,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "toml": (["--policies", "bad.toml"], "bad.toml is not TOML"),
     "toml policy": (["--policies", "typo.toml"], "'fast': "),
     "no toml": (["--policies", "none.toml"], "none.toml cannot be read"),
+    "name in toml": (["--policies", "name.toml"], "a name is text in one line"),
     "empty toml": (["--policies", "empty.toml"], "needs policies ="),
 }
 
@@ -319,6 +418,7 @@ def test_bad_values_get_one_line(
         "bad.toml": "x = ",
         "typo.toml": '[policies]\nfast = "dsik"',
         "empty.toml": "",
+        "name.toml": '[policies]\n"a\\nb" = "keep"',
     }.items():
         (tmp_path / file).write_text(text)
     arguments, text = BAD[name]

@@ -1,6 +1,8 @@
 """`offgrad profile`: a program is recorded without a change to it."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -86,6 +88,20 @@ def test_ctrl_c_ends_the_script_as_under_python(run: Run, tmp_path: Path) -> Non
     result = run("profile", "train.py")
     expected = run("run", "train.py")
     assert result.returncode == expected.returncode != 1
+    assert (tmp_path / "offgrad-profile" / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals are POSIX's")
+def test_sigterm_leaves_the_profile(run: Run, tmp_path: Path) -> None:
+    fork = "if not (child := os.fork()): signal.raise_signal(signal.SIGTERM)\n"
+    wait = "print(os.waitpid(child, 0)[1])\nsys.stdout.flush()\n"
+    text = f"import offgrad, os, signal, sys\noffgrad.zeros(1000)\n{fork}{wait}"
+    (tmp_path / "train.py").write_text(f"{text}signal.raise_signal(signal.SIGTERM)\n")
+    result = run("profile", "train.py")
+    assert result.returncode == -signal.SIGTERM
+    assert result.stdout == f"{signal.SIGTERM:d}\n"  # of the child, which wrote nothing
+    assert result.stderr.count("wrote profile.json") == 1
     assert (tmp_path / "offgrad-profile" / "report.html").exists()
 
 

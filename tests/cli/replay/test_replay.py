@@ -37,6 +37,14 @@ def test_replay_prints_a_row_for_each_policy(file: Path) -> None:
         assert word in result.output
 
 
+def test_replay_names_a_rule_that_matches_nothing(file: Path) -> None:
+    result = _run(replay, file, "--policy", "disk,module=none.*", "--policy", "disk,op=Sin",
+                  "--bandwidth", "1GB/s")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.output.count("did nothing") == 1
+    assert "has module='none.*'" in result.output
+
+
 def test_tune_ends_with_the_policy(file: Path) -> None:
     result = _run(tune, file, "--budget", "300KiB", "--bandwidth", "100MB/s", "--seconds", 0.5)
     assert result.exit_code == 0, result.output
