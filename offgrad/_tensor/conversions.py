@@ -285,6 +285,7 @@ class Conversions(TensorBase):
         memo[id(self)] = copy
         if self._grad is not None:
             copy._grad = deepcopy(self._grad, memo)
+            copy._storage.place_alike(copy._grad, "gradients")
         for name, value in self.__dict__.items():
             if name not in TensorBase.__annotations__:
                 setattr(copy, name, deepcopy(value, memo))

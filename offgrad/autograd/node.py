@@ -314,7 +314,7 @@ class AccumulateGrad(Node):
             is_plain = grad._grad_fn is None and not grad_mode.state.grad_enabled
             is_kept = is_ours and is_plain and grad._array.flags.c_contiguous
             # A tensor of its own: a Function may return a parameter.
-            leaf.grad = wrap(grad._array, grad._storage) if is_kept else grad.clone()
+            leaf.grad = wrap(grad._array, grad._storage) if is_kept else _copy(grad, leaf)
         elif metadata(leaf.grad).shape != grad._array.shape:
             raise RuntimeError(
                 f"the gradient of a leaf must have the shape of its .grad, got a {describe(grad)} "
@@ -336,6 +336,13 @@ class AccumulateGrad(Node):
                 restore_float_errors(previous)
         leaf.grad._storage.role = "gradients"
         leaf._storage.place_alike(leaf.grad, "gradients")
+
+
+def _copy(grad: "Tensor", leaf: "Tensor") -> "Tensor":
+    """Return a copy of a gradient, in C order if its leaf is."""
+    if metadata(leaf).flags.c_contiguous and not grad._array.flags.c_contiguous:
+        return grad.contiguous()
+    return grad.clone()
 
 
 def _with_sparse(previous: "Tensor | None", grad: "Tensor") -> "Tensor":

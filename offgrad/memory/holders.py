@@ -1,5 +1,6 @@
 """The holders of tensor memory, and the remedy that fits them, for an `OutOfMemoryError`."""
 
+import operator
 from collections import Counter
 from collections.abc import Iterator
 
@@ -130,12 +131,10 @@ def _remedies(by_purpose: "Counter[str]", requested: int, is_kept_by_policy: boo
 
 
 def _paging_remedy() -> str:
-    """Return what those who page tensors advise; nothing if there are none."""
-    for reclaimable in counter.reclaimables:
-        remedy = getattr(reclaimable, "remedy", None)
-        if remedy is not None and (text := remedy(counter.limit)):
-            return str(text)
-    return ""
+    """Return what those advise who page tensors and hold most; nothing if there are none."""
+    remedies = [getattr(each, "remedy", None) for each in counter.reclaimables]
+    advice: list[tuple[int, str]] = [each(counter.limit) for each in remedies if each is not None]
+    return max(filter(operator.itemgetter(1), advice), default=(0, ""))[1]
 
 
 def _lasting_remedy(by_purpose: "Counter[str]") -> str:

@@ -34,6 +34,9 @@ class Page(Protocol):
     def snapshot(self) -> "Page":
         """Return a page of the present content, which no change reaches."""
 
+    def place_copy(self, tensor: Any) -> None:
+        """Page a copy, if it is one of optimizer state: gradients are paged for their tensors."""
+
     @property
     def announce(self) -> "Callable[[Sequence[Page]], None]":
         """Takes pages in the order in which they will be used, those of others included."""
@@ -72,6 +75,11 @@ class PagedStorage(Storage):
     def write(self, operation: str) -> None:
         super().write(operation)
         self.page.will_change()
+
+    def place_alike(self, tensor: Any, role: str) -> None:
+        super().place_alike(tensor, role)
+        if self.placer is None:
+            self.page.place_copy(tensor)
 
     def snapshot(self) -> "PagedStorage":
         """Return a storage of the present content, which no change reaches."""

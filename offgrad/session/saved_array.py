@@ -70,7 +70,7 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _is_dense(root: Array) -> bool:
+def has_no_gaps(root: Array) -> bool:
     """Return whether the memory of a storage has no gaps, in whatever order its dimensions are."""
     if root.flags.c_contiguous:
         return True
@@ -109,7 +109,7 @@ class StorageRange(NamedTuple):
         """Return the part of `storage` that `array` covers."""
         root = storage.root
         data, layout, is_dense = compact(array)
-        can_be_shared = is_dense and _is_dense(root) and not storage.external
+        can_be_shared = is_dense and has_no_gaps(root) and not storage.external
         begin = address(array) - address(root)
         return cls(
             array, storage, begin, data, layout, is_dense, can_be_shared, node_covers_storage
@@ -227,7 +227,7 @@ class SavedArray:
 
     def note_copy(self, storage: Storage, offset: int) -> None:
         """Note that `storage`, at its present version, holds the same bytes from `offset` on."""
-        if _is_dense(storage.root):
+        if has_no_gaps(storage.root):
             storage.is_noted = True
             self._copy = (ref(storage), storage.version, offset)
 

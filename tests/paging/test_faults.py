@@ -263,6 +263,7 @@ def test_a_retry_after_parameters_were_restored_updates_them_again() -> None:
             except StoreError:
                 if optimizer._updated:
                     break
+            backend.mend()  # the copy of the state is paged, too
             model.load_state_dict(parameters)
             optimizer.load_state_dict(state)
         backend.mend()

@@ -24,17 +24,20 @@ from offgrad.nn.modules.module import (
 from offgrad.nn.parameter import is_lazy
 from offgrad.policies import Keep, Spill, Store
 from offgrad.session.ledger import LedgerRow, PageLedger
-from offgrad.session.named_stores import INFLIGHT_NBYTES
+from offgrad.session.named_stores import INFLIGHT_NBYTES, MAX_PACK_NBYTES
 from offgrad.session.open_stores import OpenStores
 from offgrad.session.paging.page import Page, PageName, measure_references
 from offgrad.session.paging.page_cache import PageCache
 from offgrad.session.paging.page_policies import OPS, PagePolicies
 from offgrad.session.paging.parameter_names import ParameterNames
 from offgrad.session.paging.use_order import UseOrder
+from offgrad.session.saved_array import compact, has_no_gaps
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.handles import RemovableHandle
+
+_MIN_PACKED_NBYTES = 64 * MAX_PACK_NBYTES  # bounds of which packs take a small part
 
 _BATCH_PART = 4  # of a window: what operations over many tensors, as an optimizer's, take at once
 
@@ -251,6 +254,7 @@ class ModelOffload:
             storage.max_batch_nbytes = self._window_nbytes // _BATCH_PART  # of its state
         if isinstance(placement, Keep) or not _can_leave(storage):
             return
+        storage.root = compact(storage.root)[0]
         cache = self._cache(placement)
         storage.max_batch_nbytes = cache.bound_nbytes // _BATCH_PART
         row_key = self._names.original(name.parameter), name.role
@@ -282,7 +286,9 @@ class ModelOffload:
 
     def _open(self, placement: Store, bound_nbytes: int) -> AbstractArrayStore:
         # The cache bounds the memory of pending writes: a put that waits would stop computing.
-        return self._stores.of(placement, inflight_nbytes=max(INFLIGHT_NBYTES, bound_nbytes))
+        inflight_nbytes = max(INFLIGHT_NBYTES, bound_nbytes)
+        pack_nbytes = MAX_PACK_NBYTES if bound_nbytes >= _MIN_PACKED_NBYTES else 0
+        return self._stores.of(placement, pack_nbytes, inflight_nbytes)
 
     def bring_back(self, model: Module) -> None:
         """Return the parameters of a model to memory, their gradients and optimizer state as well.
@@ -333,10 +339,10 @@ class ModelOffload:
         """Return nothing: the pages' storages are counted as tensors."""
         return {}
 
-    def remedy(self, limit: float) -> str:
-        """Return sentences on what would make the pages fit in a limit of memory."""
+    def remedy(self, limit: float) -> tuple[int, str]:
+        """Return the bytes in memory, and what would make the pages fit in a limit, as text."""
         if not self.lock.acquire(blocking=False):
-            return ""
+            return 0, ""
         try:
             self.name_rows()
             pages = [*self._pages()]
@@ -345,7 +351,7 @@ class ModelOffload:
         finally:
             self.lock.release()
         if not pages:
-            return ""
+            return 0, ""
         needed = Counter[int]()
         for page in pages:  # a gradient that there is not is expected
             expected = page.name.role == "parameters"
@@ -360,11 +366,19 @@ class ModelOffload:
             f"parameter, {name} of {list(largest.shape)}, takes {memory.format_nbytes(at_once)} "
             "with its gradient and state."
         )
-        if at_once <= limit / 2 < window:
+        least = at_once + max(0, memory.allocated() - resident)
+        if resident > max(window, at_once):
+            text += (
+                " More are in use at once, by references that the program or tensors saved for "
+                "backward hold, or by one operation: use fewer at a time, or run the forward pass "
+                "under offgrad.offload('disk')."
+            )
+        elif at_once <= limit / 2 < window:
             window = max(at_once, int(limit) // 4)
-            return f"{text} Pass window='{_in_kib(window)}' to offgrad.offload_model."
-        others = max(0, memory.allocated() - resident)
-        return f"{text} The limit must be at least {_in_kib(at_once + others)}."
+            text += f" Pass window='{_in_kib(window)}' to offgrad.offload_model."
+        elif least > limit:
+            text += f" The limit must be at least {_in_kib(least)}."
+        return resident, text
 
     def forget_other_threads(self) -> None:
         """In a forked child: nothing to end, since the lock was held."""
@@ -384,7 +398,7 @@ def _can_leave(storage: Storage) -> bool:
     root = storage.root
     return (
         root.nbytes >= memory.POOL_THRESHOLD
-        and bool(root.flags.c_contiguous)
+        and has_no_gaps(root)
         and memory.pool.owns(root)
         and root.base is not None
         and type(root.base.base) is not np.ndarray

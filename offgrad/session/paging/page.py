@@ -140,6 +140,11 @@ class Page:
         """
         return StoredCopy(self.cache.clean(self))
 
+    def place_copy(self, tensor: Any) -> None:
+        """Page a copy of optimizer state; that of a gradient is paged with its parameter's."""
+        if self.name.role == "optimizer state":
+            self.cache.owner.place_alike(self.name.parameter, tensor, self.name.role)
+
     @property
     def announce(self) -> "Callable[[Sequence[Any]], None]":
         """Takes pages in the order in which they will be used, those of other owners included."""
@@ -194,6 +199,9 @@ class StoredCopy:
     def snapshot(self) -> "StoredCopy":
         """Return itself."""
         return self
+
+    def place_copy(self, tensor: Any) -> None:
+        """Do nothing: a snapshot is no state."""
 
     def announce(self, pages: Sequence[Any]) -> None:
         """Do nothing: the order of reads is not predicted."""

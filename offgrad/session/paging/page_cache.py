@@ -41,6 +41,9 @@ class Owner(Protocol):
     def name_rows(self) -> None:
         """Put the names that parameters have now into the rows of their pages."""
 
+    def place_alike(self, number: int, tensor: Any, role: str) -> None:
+        """Page a tensor that belongs to a parameter."""
+
 
 def title(page: Page) -> str:
     """Return role and name of a page, for messages."""
@@ -214,8 +217,8 @@ class PageCache:
 
     @property
     def held_nbytes(self) -> int:
-        """The bytes of memory that pages take."""
-        return self.table.held_nbytes
+        """The bytes of memory that pages take, and packs of small ones in the store."""
+        return self.table.held_nbytes + self._writer.packs_nbytes
 
     def pages(self) -> list[Page]:
         """Return all live pages."""
@@ -332,10 +335,15 @@ class PageCache:
         self.owner.name_rows()
         used = [each for each in self.table.live() if each.resident_nbytes and each is not wanted]
         held = ", ".join(f"{format_nbytes(each.nbytes)} of {title(each)}" for each in used[:4])
+        if len(used) > 4:
+            held += f" and {len(used) - 4} more"
         return OutOfMemoryError(
             f"paged tensors are limited to {format_nbytes(self.bound_nbytes)}: a page of "
             f"{format_nbytes(nbytes or wanted.nbytes)} ({title(wanted)} of "
             f"{list(wanted.shape)}) needs room while {format_nbytes(self.held_nbytes)} are in use "
-            f"({held or 'by it alone'}). An optimizer's step needs a parameter, its gradient and "
-            "its state at once: raise the budget to at least that"
+            f"({held or 'by it alone'}): by one operation, or by references of the program, as a "
+            "state_dict holds them. An optimizer's step needs a parameter, its gradient and its "
+            f"state at once: raise the budget to {format_nbytes(self.held_nbytes + nbytes)} or "
+            "more, or use fewer at a time. 'disk' with window= is no such bound: pages in use may "
+            "exceed it"
         )

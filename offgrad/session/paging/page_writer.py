@@ -53,6 +53,12 @@ class PageWriter:
         self._leaving: deque[Page] = deque()
         self._cleaning: deque[Page] = deque()
         self._may_clean = True
+        self._store: AbstractArrayStore | None = None
+
+    @property
+    def packs_nbytes(self) -> int:
+        """The bytes of memory that packs of small pages hold in the store."""
+        return 0 if self._store is None else self._store.packs_nbytes
 
     @property
     def leaving_nbytes(self) -> int:
@@ -100,9 +106,11 @@ class PageWriter:
         owner = self._owner
         is_nested, owner.is_writing = owner.is_writing, True
         try:
-            handle = self._open_store().put(array, attributes=attributes)
-        except StoreError:  # perhaps of an earlier write, which is raised once
-            handle = self._open_store().put(array, attributes=attributes)
+            store = self._store = self._open_store()
+            try:
+                handle = store.put(array, attributes=attributes)
+            except StoreError:  # perhaps of an earlier write, which is raised once
+                handle = store.put(array, attributes=attributes)
         finally:
             owner.is_writing = is_nested
         page.handle, page.is_dirty = handle, False
