@@ -17,6 +17,8 @@ _TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}
 
 _PADDINGS = ("zeros", "border", "reflection")
 
+_BLOCK = 256  # places whose numbers stay in the nearest cache
+
 
 class Sampling(NamedTuple):
     """How images are sampled.
@@ -42,12 +44,16 @@ def grid_sample(x: Array, grid: Array, sampling: Sampling, out: Array) -> None:
         sampling: how.
         out: the values.
     """
-    index, shares, _ = _taps(x, grid, sampling, has_slopes=False)
     planes = _planes(x)
-    body: Any = _values_loop if uses_numba(planes, shares, out) else _values_numpy
     count, channels, places = out.shape
-    loop = partial(body, planes, index, shares, out)
-    parallel_for(loop, count * channels, places * shares.shape[2])
+    taps = _TAPS[sampling.mode] ** 2
+    if uses_numba(planes, grid, out):
+        loop = partial(_values_loop, planes, grid, *_numbers(x, sampling), out)
+        parallel_for(loop, count * places, 20 + (3 + channels) * taps)
+    else:
+        index, shares, _ = _taps_numpy(x, grid, sampling)
+        loop = partial(_values_numpy, planes, index, shares, out)
+        parallel_for(loop, count * channels, places * taps)
 
 
 @in_float32("dx", "dgrid")
@@ -60,48 +66,41 @@ def grid_sample_backward(
     dgrid: Array | None,
 ) -> None:
     """Write the gradients of x and of `grid`, given that of the values; None is skipped."""
-    index, shares, slopes = _taps(x, grid, sampling, dgrid is not None)
+    planes = _planes(x)
     count, channels, places = grad.shape
-    taps = shares.shape[2]
-    if dx is not None:
-        planes = _planes(dx)
-        is_compiled = uses_numba(grad, shares, planes)
-        body: Any = _spread_loop if is_compiled else _spread_numpy
-        loop = partial(body, grad, index, shares, planes)
+    taps = _TAPS[sampling.mode] ** 2
+    is_compiled = uses_numba(
+        grad, planes, grid, *[each for each in (dx, dgrid) if each is not None]
+    )
+    numbers = _numbers(x, sampling)
+    if is_compiled and dx is not None:
+        index = np.empty((count, places, taps), np.int64)
+        shares = np.empty(index.shape, grid.dtype)
+        loop = partial(_taps_loop, grid, *numbers, index, shares)
+        parallel_for(loop, count * places, 20 + 3 * taps)
+        loop = partial(_spread_loop, grad, index, shares, _planes(dx))
         parallel_for(loop, count * channels, places * taps)
-    if dgrid is not None:
-        planes = _planes(x)
-        is_compiled = uses_numba(grad, planes, slopes, dgrid)
-        body = _slopes_loop if is_compiled else _slopes_numpy
-        loop = partial(body, grad, planes, index, slopes, dgrid)
-        parallel_for(loop, count * places, channels * taps)
+    if is_compiled and dgrid is not None:
+        loop = partial(_slopes_loop, grad, planes, grid, *numbers, dgrid)
+        parallel_for(loop, count * places, 20 + (6 + channels) * taps)
+    if not is_compiled:
+        index, shares, slopes = _taps_numpy(x, grid, sampling)
+        if dx is not None:
+            loop = partial(_spread_numpy, grad, index, shares, _planes(dx))
+            parallel_for(loop, count * channels, places * taps)
+        if dgrid is not None:
+            loop = partial(_slopes_numpy, grad, planes, index, slopes, dgrid)
+            parallel_for(loop, count * places, channels * taps)
 
 
 def _planes(x: Array) -> Array:
     return x.reshape(*x.shape[:2], x.shape[2] * x.shape[3])
 
 
-def _taps(
-    x: Array, grid: Array, sampling: Sampling, has_slopes: bool
-) -> tuple[Array, Array, Array]:
-    """Return what each place takes from the elements around it, T of them.
-
-    The elements' index in a plane [N, P, T], -1 outside; their shares [N, P, T]; and, if asked for,
-    the derivatives of these by the grid [N, P, T, 2].
-    """
-    along = _TAPS[sampling.mode]
-    index = np.empty((*grid.shape[:2], along * along), np.int64)
-    shares = np.empty(index.shape, x.dtype)
-    slopes = np.empty((*index.shape, 2 if has_slopes else 0), x.dtype)
-    if uses_numba(grid, shares):
-        padding = _PADDINGS.index(sampling.padding)
-        height, width = x.shape[2:]
-        sizes = partial(_taps_loop, grid, height, width, along)
-        loop = partial(sizes, padding, sampling.align_corners, index, shares, slopes)
-        parallel_for(loop, grid.shape[0] * grid.shape[1], 40 + 5 * along * along)
-    else:
-        _taps_numpy(x, grid, sampling, index, shares, slopes)
-    return index, shares, slopes
+def _numbers(x: Array, sampling: Sampling) -> tuple[int, int, int, int, bool]:
+    """Return the sizes of an image and how it is sampled as compiled loops take them."""
+    mode, padding, align_corners = sampling
+    return x.shape[2], x.shape[3], _TAPS[mode], _PADDINGS.index(padding), align_corners
 
 
 @inlined
@@ -157,6 +156,86 @@ def _element(at: Any, last: Any) -> Any:
     return np.int64(at) if at >= 0 and at <= last else -1
 
 
+@inlined
+def _block_taps(
+    grid: Any,
+    height: int,
+    width: int,
+    along: int,
+    padding: int,
+    align_corners: bool,
+    axes: Any,
+    elements: Any,
+    index: Any,
+    shares: Any,
+    slopes: Any,
+) -> None:
+    """Write what each place of `grid` [P, 2] takes from the T elements around it.
+
+    Args:
+        grid: places, `_BLOCK` at most.
+        height, width, along, padding, align_corners: see `_numbers`.
+        axes: memory for weights and their slopes along each axis [2, 2, 4, _BLOCK].
+        elements: memory for numbers of elements along each axis [2, 4, _BLOCK].
+        index: the elements' index in a plane [T, P], -1 outside.
+        shares: their shares [T, P].
+        slopes: the derivatives of the shares by the grid [2, T, P], or nothing.
+    """
+    count = grid.shape[0]
+    number = grid.dtype.type
+    one, two = number(1), number(2)
+    weights, rises = axes[0], axes[1]
+    places = np.empty(_BLOCK, grid.dtype)
+    for axis in range(2):
+        size = number(width if axis == 0 else height)
+        last = size - one
+        rise = last / two if align_corners else size / two
+        low, span = (number(0), last) if align_corners else (-one / two, size)
+        to, share, slope = elements[axis], weights[axis], rises[axis]
+        for p in range(count):
+            at = grid[p, axis]
+            places[p] = (
+                (at + one) / two * last if align_corners else ((at + one) * size - one) / two
+            )
+        if along == 4:  # the elements are moved inside, not the place
+            for p in range(count):
+                begin = np.floor(places[p])
+                cubes, bends = _cubic(places[p] - begin), _cubic_slopes(places[p] - begin)
+                share[0, p], share[1, p], share[2, p], share[3, p] = cubes
+                for tap in range(4):
+                    slope[tap, p] = bends[tap] * rise
+            for tap in range(4):
+                for p in range(count):
+                    begin = np.floor(places[p]) + number(tap - 1)
+                    moved, _ = _moved(begin, rise, low, span, last, padding)
+                    to[tap, p] = _element(moved, last)
+        elif along == 2:
+            for p in range(count):
+                at, turned = _moved(places[p], rise, low, span, last, padding)
+                begin = np.floor(at)
+                to[0, p], to[1, p] = _element(begin, last), _element(begin + one, last)
+                share[0, p], share[1, p] = one - (at - begin), at - begin
+                slope[0, p], slope[1, p] = -turned, turned
+        else:
+            for p in range(count):
+                at, _ = _moved(places[p], rise, low, span, last, padding)
+                to[0, p] = _element(np.rint(at), last)
+                share[0, p], slope[0, p] = one, number(0)
+    for down in range(along):
+        for across in range(along):
+            rows, columns, tap = elements[1, down], elements[0, across], down * along + across
+            high, wide = weights[1, down], weights[0, across]
+            for p in range(count):
+                is_inside = rows[p] >= 0 and columns[p] >= 0
+                index[tap, p] = rows[p] * width + columns[p] if is_inside else -1
+                shares[tap, p] = wide[p] * high[p]
+            if slopes.shape[0]:
+                sinking, rising = rises[1, down], rises[0, across]
+                for p in range(count):
+                    slopes[0, tap, p] = rising[p] * high[p]
+                    slopes[1, tap, p] = sinking[p] * wide[p]
+
+
 @jit
 def _taps_loop(
     grid: Any,
@@ -167,54 +246,26 @@ def _taps_loop(
     align_corners: bool,
     index: Any,
     shares: Any,
-    slopes: Any,
     start: int,
     stop: int,
 ) -> None:
     places = grid.shape[1]
-    number = grid.dtype.type
-    one, two = number(1), number(2)
-    elements = np.empty((2, 4), np.int64)
-    weights, rises = np.empty((2, 4), grid.dtype), np.empty((2, 4), grid.dtype)
-    for item in range(start, stop):
-        image, place = item // places, item % places
-        for axis in range(2):
-            size, at = number(width if axis == 0 else height), grid[image, place, axis]
-            last = size - one
-            if align_corners:
-                at, slope = (at + one) / two * last, last / two
-                low, span = number(0), last
-            else:
-                at, slope = ((at + one) * size - one) / two, size / two
-                low, span = -one / two, size
-            if along == 4:  # the elements are moved inside, not the place
-                first = np.floor(at)
-                cubes, bends = _cubic(at - first), _cubic_slopes(at - first)
-                for tap in range(4):
-                    moved, _ = _moved(first + number(tap - 1), slope, low, span, last, padding)
-                    elements[axis, tap] = _element(moved, last)
-                    weights[axis, tap], rises[axis, tap] = cubes[tap], bends[tap] * slope
-            elif along == 2:
-                at, slope = _moved(at, slope, low, span, last, padding)
-                first = np.floor(at)
-                elements[axis, 0] = _element(first, last)
-                elements[axis, 1] = _element(first + one, last)
-                weights[axis, 0], weights[axis, 1] = one - (at - first), at - first
-                rises[axis, 0], rises[axis, 1] = -slope, slope
-            else:
-                at, _ = _moved(at, slope, low, span, last, padding)
-                elements[axis, 0] = _element(np.rint(at), last)
-                weights[axis, 0], rises[axis, 0] = one, number(0)
-        for down in range(along):
-            row = elements[1, down]
-            for across in range(along):
-                column, tap = elements[0, across], down * along + across
-                is_inside = row >= 0 and column >= 0
-                index[image, place, tap] = row * width + column if is_inside else -1
-                shares[image, place, tap] = weights[0, across] * weights[1, down]
-                if slopes.shape[3]:
-                    slopes[image, place, tap, 0] = rises[0, across] * weights[1, down]
-                    slopes[image, place, tap, 1] = rises[1, down] * weights[0, across]
+    axes, elements = np.empty((2, 2, 4, _BLOCK), grid.dtype), np.empty((2, 4, _BLOCK), np.int64)
+    to, share = np.empty((16, _BLOCK), np.int64), np.empty((16, _BLOCK), grid.dtype)
+    slopes = np.empty((0, 16, _BLOCK), grid.dtype)
+    item = start
+    while item < stop:
+        image, first = item // places, item % places
+        end = min(first + _BLOCK, first + stop - item, places)
+        _block_taps(
+            grid[image, first:end], height, width, along, padding, align_corners, axes, elements,
+            to, share, slopes,
+        )  # fmt: skip
+        for p in range(end - first):
+            for tap in range(along * along):
+                index[image, first + p, tap] = to[tap, p]
+                shares[image, first + p, tap] = share[tap, p]
+        item += end - first
 
 
 def _inside(
@@ -271,9 +322,12 @@ def _axis(place: Array, size: int, sampling: Sampling) -> tuple[Any, Any, Any]:
 
 
 @np.errstate(all="ignore")
-def _taps_numpy(
-    x: Array, grid: Array, sampling: Sampling, index: Array, shares: Array, slopes: Array
-) -> None:
+def _taps_numpy(x: Array, grid: Array, sampling: Sampling) -> tuple[Array, Array, Array]:
+    """Return index and shares [N, T, P], and slopes [N, 2, T, P], as `_block_taps` writes them."""
+    count, places = grid.shape[:2]
+    index = np.empty((count, _TAPS[sampling.mode] ** 2, places), np.int64)
+    shares = np.empty(index.shape, x.dtype)
+    slopes = np.empty((count, 2, *index.shape[1:]), x.dtype)
     height, width = x.shape[2:]
     columns, across, rising = _axis(grid[..., 0], width, sampling)
     rows, down, sinking = _axis(grid[..., 1], height, sampling)
@@ -281,27 +335,49 @@ def _taps_numpy(
     for tap in range(along * along):
         i, j = divmod(tap, along)
         is_inside = (rows[i] >= 0) & (columns[j] >= 0)
-        index[..., tap] = np.where(is_inside, rows[i] * width + columns[j], -1)
-        shares[..., tap] = across[j] * down[i]
-        if slopes.size:
-            slopes[..., tap, 0] = rising[j] * down[i]
-            slopes[..., tap, 1] = sinking[i] * across[j]
+        index[:, tap] = np.where(is_inside, rows[i] * width + columns[j], -1)
+        shares[:, tap] = across[j] * down[i]
+        slopes[:, 0, tap] = rising[j] * down[i]
+        slopes[:, 1, tap] = sinking[i] * across[j]
+    return index, shares, slopes
 
 
 @jit
-def _values_loop(planes: Any, index: Any, shares: Any, out: Any, start: int, stop: int) -> None:
-    channels = planes.shape[1]
+def _values_loop(
+    planes: Any,
+    grid: Any,
+    height: int,
+    width: int,
+    along: int,
+    padding: int,
+    align_corners: bool,
+    out: Any,
+    start: int,
+    stop: int,
+) -> None:
+    places = grid.shape[1]
+    axes, elements = np.empty((2, 2, 4, _BLOCK), grid.dtype), np.empty((2, 4, _BLOCK), np.int64)
+    index, shares = np.empty((16, _BLOCK), np.int64), np.empty((16, _BLOCK), grid.dtype)
+    slopes = np.empty((0, 16, _BLOCK), grid.dtype)
     zero = planes.dtype.type(0)
-    for item in range(start, stop):
-        image, channel = item // channels, item % channels
-        plane, to = planes[image, channel], out[image, channel]
-        at, share = index[image], shares[image]
-        for place in range(to.size):
-            total = zero
-            for tap in range(at.shape[1]):
-                element = at[place, tap]  # outside 0, so that a place that is NaN gives NaN
-                total += share[place, tap] * (plane[element] if element >= 0 else zero)
-            to[place] = total
+    item = start
+    while item < stop:
+        image, first = item // places, item % places
+        end = min(first + _BLOCK, first + stop - item, places)
+        _block_taps(
+            grid[image, first:end], height, width, along, padding, align_corners, axes, elements,
+            index, shares, slopes,
+        )  # fmt: skip
+        for channel in range(planes.shape[1]):
+            plane, to = planes[image, channel], out[image, channel, first:end]
+            to[:] = zero
+            for tap in range(along * along):
+                at, share = index[tap], shares[tap]
+                for p in range(end - first):
+                    # Outside 0, so that a place that is NaN gives NaN.
+                    value = plane[max(at[p], 0)]
+                    to[p] += share[p] * (value if at[p] >= 0 else zero)
+        item += end - first
 
 
 @jit
@@ -324,26 +400,50 @@ def _spread_loop(grad: Any, index: Any, shares: Any, planes: Any, start: int, st
 
 @jit
 def _slopes_loop(
-    grad: Any, planes: Any, index: Any, slopes: Any, dgrid: Any, start: int, stop: int
+    grad: Any,
+    planes: Any,
+    grid: Any,
+    height: int,
+    width: int,
+    along: int,
+    padding: int,
+    align_corners: bool,
+    dgrid: Any,
+    start: int,
+    stop: int,
 ) -> None:
-    places = dgrid.shape[1]
+    places = grid.shape[1]
+    axes, elements = np.empty((2, 2, 4, _BLOCK), grid.dtype), np.empty((2, 4, _BLOCK), np.int64)
+    index, shares = np.empty((16, _BLOCK), np.int64), np.empty((16, _BLOCK), grid.dtype)
+    slopes = np.empty((2, 16, _BLOCK), grid.dtype)
+    value, sums = np.empty(_BLOCK, grid.dtype), np.empty((2, _BLOCK), grid.dtype)
     zero = planes.dtype.type(0)
-    for item in range(start, stop):
-        image, place = item // places, item % places
-        across, down = zero, zero
-        for tap in range(index.shape[2]):
-            element = index[image, place, tap]
-            if element >= 0:
-                value = zero
-                for channel in range(planes.shape[1]):
-                    value += grad[image, channel, place] * planes[image, channel, element]
-                across += value * slopes[image, place, tap, 0]
-                down += value * slopes[image, place, tap, 1]
-        dgrid[image, place, 0], dgrid[image, place, 1] = across, down
+    item = start
+    while item < stop:
+        image, first = item // places, item % places
+        end = min(first + _BLOCK, first + stop - item, places)
+        _block_taps(
+            grid[image, first:end], height, width, along, padding, align_corners, axes, elements,
+            index, shares, slopes,
+        )  # fmt: skip
+        sums[:] = zero
+        for tap in range(along * along):
+            at, rising, sinking = index[tap], slopes[0, tap], slopes[1, tap]
+            value[:] = zero
+            for channel in range(planes.shape[1]):
+                g, plane = grad[image, channel, first:end], planes[image, channel]
+                for p in range(end - first):
+                    value[p] += g[p] * plane[max(at[p], 0)]
+            for p in range(end - first):
+                sums[0, p] += value[p] * rising[p] if at[p] >= 0 else zero
+                sums[1, p] += value[p] * sinking[p] if at[p] >= 0 else zero
+        for p in range(end - first):
+            dgrid[image, first + p, 0], dgrid[image, first + p, 1] = sums[0, p], sums[1, p]
+        item += end - first
 
 
 def _chosen(planes: Array, index: Array) -> Array:
-    """Return the elements of planes [C, H W] at indices [P, T]: [C, P, T], 0 outside."""
+    """Return the elements of planes [C, H W] at indices [T, P]: [C, T, P], 0 outside."""
     return np.where(index >= 0, planes[:, index.clip(0)], 0)
 
 
@@ -353,7 +453,7 @@ def _values_numpy(
     for item in range(start, stop):
         image, channel = divmod(item, planes.shape[1])
         values = _chosen(planes[image, channel : channel + 1], index[image])[0]
-        np.sum(values * shares[image], axis=1, out=out[image, channel])
+        np.sum(values * shares[image], axis=0, out=out[image, channel])
 
 
 def _spread_numpy(
@@ -361,10 +461,10 @@ def _spread_numpy(
 ) -> None:
     for item in range(start, stop):
         image, channel = divmod(item, planes.shape[1])
-        plane, inside = planes[image, channel], index[image] >= 0
+        plane, at = planes[image, channel], index[image].T
         plane[...] = 0
-        parts = shares[image] * grad[image, channel][:, None]
-        np.add.at(plane, index[image][inside], parts[inside])
+        parts = shares[image].T * grad[image, channel][:, None]
+        np.add.at(plane, at[at >= 0], parts[at >= 0])
 
 
 def _slopes_numpy(
@@ -373,7 +473,7 @@ def _slopes_numpy(
     places = dgrid.shape[1]
     for image in range(start // places, -(-stop // places)):
         part = slice(max(start - image * places, 0), min(stop - image * places, places))
-        at, slope = index[image, part], slopes[image, part]
-        values = _chosen(planes[image], at) * grad[image, :, part][..., None]
-        used = np.where(at[..., None] >= 0, slope, 0)
-        dgrid[image, part] = (values.sum(0)[..., None] * used).sum(1)
+        at, slope = index[image, :, part], slopes[image, :, :, part]
+        values = _chosen(planes[image], at) * grad[image, :, None, part]
+        used = np.where(at >= 0, slope, 0)
+        dgrid[image, part] = (values.sum(0) * used).sum(1).T

@@ -63,9 +63,12 @@ function compareSection(profiles, choose) {
   });
   const picks = profiles.map((each, at) => html("button", { type: "button", "aria-pressed": "false",
     onclick: () => choose(at) }, each.name));
+  const layers = new Set(profiles.flatMap((each) =>
+    layersOf(each.profile.timeline).map(([name]) => name)));
+  const legend = [...layers].flatMap((name) => [chip(name), ` ${name}  `]);
   const figures = table(columns, rows, "tree policies");
   tinted(figures, "min-width", `${96 + 84 * profiles.length}px`);
-  const element = section("Side by side", html("div", { class: "scroll" }, figures), html("p", { class: "note" }, "All on the same scales."),
+  const element = section("Side by side", html("div", { class: "scroll" }, figures), html("p", { class: "note" }, "All on the same scales.  ", legend),
   html("div", { class: "several" }, charts), html("h2", {}, "One by one"),
   html("div", { class: "bar" }, picks));
   return { element, picks };
