@@ -81,6 +81,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._ctc import ctc_loss, ctc_loss_backward
     from offgrad.kernels._ctc import states as ctc_states
     from offgrad.kernels._cumsum import cumsum
+    from offgrad.kernels._deviations import squared_deviations
     from offgrad.kernels._distances import distances, distances_backward, euclidean_distances
     from offgrad.kernels._dropout import dropout, dropout_mask
     from offgrad.kernels._elementary import elementary, rsqrt
@@ -386,6 +387,7 @@ __all__ = [
     "softplus",
     "softplus_backward",
     "sorted_indices",
+    "squared_deviations",
     "sum_axes",
     "sum_of_squares",
     "sum_rows",

@@ -499,6 +499,10 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "sum of rows": _all(
         lambda x: kernels.sum_rows(x, x[0].copy()),
     ),
+    "squared deviations": _all(
+        lambda x: kernels.squared_deviations(x, x[0].copy(), 0, x[0].copy()),
+        lambda x: kernels.squared_deviations(x, x[:, 0].copy(), 1, x[:, 0].copy()),
+    ),
     "SGD": _sgd,
     "norm of gradients": lambda x: kernels.sum_of_squares([[x]]),
     "clipping of gradients": lambda x: kernels.scale_all([x.copy()], 0.5),

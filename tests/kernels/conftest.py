@@ -147,6 +147,12 @@ def all_calls() -> Calls:
         kernels.sum_rows(x, out)
         return [out]
 
+    def deviations() -> list[Array]:
+        outs = [new(len(x)), new(513)]
+        kernels.squared_deviations(x, x[:, 0].copy(), 1, outs[0])
+        kernels.squared_deviations(x, x[0].copy(), 0, outs[1])
+        return outs
+
     def distances() -> list[Array]:
         rows, others = x[None, :300], x[None, 300:]
         outs = [new(1, len(rows[0]), len(others[0])) for _ in range(2)]
@@ -304,6 +310,7 @@ def all_calls() -> Calls:
         "attention": attention,
         "embedding": embedding,
         "sum_rows": sum_rows,
+        "deviations": deviations,
         "distances": distances,
         "grid_sample": grid_sample,
     }

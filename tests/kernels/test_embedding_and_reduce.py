@@ -69,6 +69,28 @@ def test_sum_rows(
     agree(out, x.astype(np.float64).reshape(-1, shape[-1] or 1)[:, : shape[-1]].sum(axis=0), 10)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (7, 3), (130, 700), (1023, 64), (300, 2570), (40001, 3), (1, 1_300_000)]
+)
+def test_squared_deviations(
+    shape: tuple[int, int],
+    offset: float,
+    axis: int,
+    dtype: Any,
+    rng: np.random.Generator,
+    agree: Agree,
+    backend: str,
+) -> None:
+    x = (rng.normal(size=shape) + offset).astype(dtype)
+    exact = x.astype(np.float64)
+    centre = exact.mean(axis).astype(dtype)
+    out = np.full(shape[1 - axis], np.nan, dtype)
+    kernels.squared_deviations(x, centre, axis, out)
+    agree(out, np.square(exact - np.expand_dims(centre.astype(np.float64), axis)).sum(axis), 20)
+
+
 def test_sum_rows_keeps_nan_and_infinity_in_their_columns(backend: str) -> None:
     x = np.ones((5, 4), np.float32)
     x[1, 1], x[2, 2], x[3, 2] = np.nan, np.inf, -np.inf

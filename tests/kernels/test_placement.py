@@ -56,6 +56,12 @@ CASES: dict[str, tuple[Callable[..., Any], str, int]] = {
         1,
     ),
     "sum_rows": (kernels.sum_rows, "xc", 1),
+    "deviations": (lambda x, r, *out: kernels.squared_deviations(x, r, 1, *out), "xrr", 1),
+    "deviations of columns": (
+        lambda x, c, *out: kernels.squared_deviations(x, c, 0, *out),
+        "xcc",
+        1,
+    ),
     "attention": (_attention, "xxr", 2),
 }
 

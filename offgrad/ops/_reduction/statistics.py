@@ -32,6 +32,7 @@ __all__ = ["logsumexp", "std", "std_mean", "var", "var_mean"]
 Dims = tuple[int, ...] | None
 
 _KERNEL_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_MIN_SIZE = 128 * 1024  # from which the kernel of variances saves time
 
 
 _PARTS: dict[Any, np.dtype[Any]] = {
@@ -55,21 +56,37 @@ class Var(Reduction):
         self.correction, self.is_whole = correction, dim is None or not x.ndim
         out = memory.empty(self.reduced_shape(x, dim, keepdim), real_dtype(x.dtype))
         promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-        if self.count:
-            total = kernels.sum_axes(promoted, self.dims, keepdims=True)
-            promoted = promoted - total / total.dtype.type(self.count)
-        squares = (
-            promoted.real**2 + promoted.imag**2
-            if promoted.dtype.kind == "c"
-            else promoted * promoted
-        )
-        total = kernels.sum_axes(squares, self.dims, keepdim)
+        total = self._squares(promoted, out)
         np.divide(total, max(self.degrees_of_freedom, 0), out=total)
         if self.root:
             np.sqrt(total, out=total)
         out[...] = total
         self.save(self=x, result=out if self.root else None)
         return out
+
+    def _squares(self, x: Array, out: Array) -> Array:
+        """Return the sums of squared distances from the mean, of the shape of `out`."""
+        if not self.count:
+            return np.zeros(out.shape, real_dtype(x.dtype))
+        total = kernels.sum_axes(x, self.dims, keepdims=True)
+        centre = total / total.dtype.type(self.count)
+        sums = np.empty(out.shape, real_dtype(x.dtype))
+        count, ndim = len(self.dims), x.ndim
+        axis = 1 if self.dims == tuple(range(ndim - count, ndim)) else 0
+        if (
+            x.dtype in _KERNEL_DTYPES
+            and x.flags.c_contiguous
+            and x.size > _MIN_SIZE
+            and (axis or self.dims == tuple(range(count)))
+        ):
+            shape = (-1, self.count) if axis else (self.count, x.size // self.count)
+            kernels.squared_deviations(x.reshape(shape), centre.reshape(-1), axis, sums.reshape(-1))
+            return sums
+        distances = x - centre
+        squares = distances * distances
+        if x.dtype.kind == "c":
+            squares = distances.real**2 + distances.imag**2
+        return kernels.sum_axes(squares, self.dims, out.ndim == ndim, sums)
 
     @property
     def degrees_of_freedom(self) -> float:
