@@ -138,6 +138,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "cov": (offgrad.cov, (ROWS,)),
     "cov_of_one": (offgrad.cov, (_floats(8),)),
     "corrcoef": (offgrad.corrcoef, (ROWS,)),
+    "gradient": (lambda a: offgrad.gradient(a, spacing=0.5, edge_order=2)[1], (ROWS,)),
     "tensordot": (lambda a, b: offgrad.tensordot(a, b, ([0], [0])), (ROWS, OTHERS)),
     "multi_dot": (lambda a, b: offgrad.linalg.multi_dot([a, b.mT, a]), (ROWS, OTHERS)),
     "dist": (offgrad.dist, (ROWS, OTHERS)),

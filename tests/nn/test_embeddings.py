@@ -138,3 +138,15 @@ def test_normalized_into_a_tensor() -> None:
 
 def test_text_of_a_sparse_one() -> None:
     assert repr(nn.Embedding(4, 3, sparse=True)) == "Embedding(4, 3, sparse=True)"
+
+
+def test_no_bags_take_no_rows() -> None:
+    weight = offgrad.randn(5, 3, requires_grad=True)
+    none = offgrad.tensor([], dtype=offgrad.int64)
+    indices = offgrad.tensor([1, 2, 4])
+    for offsets, last in ((none, False), (offgrad.tensor([0]), True)):
+        for mode in ("sum", "mean"):
+            result = F.embedding_bag(indices, weight, offsets, mode=mode, include_last_offset=last)
+            assert result.shape == (0, 3)
+            (grad,) = offgrad.autograd.grad(result.sum(), weight)
+            assert not grad.any()

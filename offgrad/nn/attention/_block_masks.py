@@ -75,9 +75,9 @@ def over_positions(function: Callable[..., Any], takes_score: bool) -> Callable[
     return function
 
 
-def positions(shape: tuple[int, ...]) -> list[Tensor]:
+def positions(shape: tuple[int, ...], device: Any = None) -> list[Tensor]:
     """Return the numbers of batches, heads, queries and keys."""
-    return [ops.arange(size) for size in shape]
+    return [ops.arange(size, device=device) for size in shape]
 
 
 def create_mask(
@@ -95,16 +95,16 @@ def create_mask(
         device: the CPU.
 
     Raises:
-        AssertionError: if `mod_fn` takes another number of arguments.
+        AssertionError: if `mod_fn` takes another number of arguments, and for other devices.
     """
     shape = (B or 1, H or 1, Q_LEN, KV_LEN)
     takes_score = _argument_count(mod_fn) == 5
     function = over_positions(mod_fn, takes_score)
     values: Tensor
     if takes_score:
-        values = function(ops.zeros(shape), *positions(shape)) != float("-inf")
+        values = function(ops.zeros(shape), *positions(shape, device)) != float("-inf")
     else:
-        values = function(*positions(shape)).bool()
+        values = function(*positions(shape, device)).bool()
     return values
 
 

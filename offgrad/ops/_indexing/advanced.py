@@ -135,7 +135,10 @@ class IndexBackward(_Indexed):
             kernels.add_rows(memory.contiguous(x), arrays[-1], len(template) - 1, out)
             return out
         out = memory.zeros(shape, x.dtype)
-        np.add.at(out, where, x)
+        if all(each.dtype == np.bool_ for each in arrays):
+            out[where] = x  # masks choose no element twice
+        else:
+            np.add.at(out, where, x)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

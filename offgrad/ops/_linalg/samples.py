@@ -236,7 +236,7 @@ def _gradient(x: "Tensor", axis: int, spacing: Any, edge_order: int) -> "Tensor"
     if isinstance(spacing, TensorBase) and metadata(spacing).ndim:
         places = spacing
     else:
-        places = wrap(np.arange(count, dtype=x._array.real.dtype)) * spacing
+        places = wrap(np.arange(count, dtype=metadata(x).real.dtype)) * spacing
     shape = (-1, *(1,) * (metadata(x).ndim - axis - 1))
     h = places.diff().reshape(shape)
     slopes = x.diff(dim=axis) / h

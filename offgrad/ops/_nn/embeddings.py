@@ -224,11 +224,14 @@ def embedding_bag(
     if weight.is_meta:  # any bags have the same shapes
         starts = np.zeros(starts.shape, np.int64)
     bags = starts.size - include_last_offset
-    bag_of = np.searchsorted(starts[:bags], np.arange(count), side="right") - 1
+    if not bags:
+        indices, count = indices[:0], 0
+    sizes: Any = np.diff(np.append(starts[:bags], count).astype(np.int64))[:bags]
+    bag_of = np.repeat(np.arange(bags), sizes)
     counted = np.ones(count, bool)
     if padding_idx >= 0 and not weight.is_meta:
         counted = indices._array != padding_idx
-    sizes = np.bincount(bag_of[counted], minlength=bags)
+        sizes = np.bincount(bag_of[counted], minlength=bags)
     options = {
         "padding_idx": padding_idx,
         "scale_grad_by_freq": scale_grad_by_freq,
