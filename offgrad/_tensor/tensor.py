@@ -193,7 +193,8 @@ class Tensor(
             raise RuntimeError("can't assign Variable as its own grad; give it a clone()")
         self._grad = value
         if value is not None and self._storage.placer is not None:
-            value._storage.role = "gradients"
+            if not value._storage.is_paged:
+                value._storage.role = "gradients"
             self._storage.place_alike(value, "gradients")
 
     @grad.deleter

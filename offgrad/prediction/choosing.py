@@ -283,7 +283,7 @@ class _Search:
                 if not share:
                     action, share = "store", 1.0
                     reason = f"no room left in the budget; {drive}"
-            chosen = round(tensors * share)
+            chosen = max(1, round(tensors * share))
             nbytes = round(each.nbytes * chosen / tensors)
             name = each.op, each.slot, each.family
             yield Choice(*name, action, tensors, nbytes, chosen, reason)
