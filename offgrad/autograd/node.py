@@ -335,7 +335,6 @@ class AccumulateGrad(Node):
             finally:
                 restore_float_errors(previous)
         leaf.grad._storage.role = "gradients"
-        leaf._storage.place_alike(leaf.grad, "gradients")
 
 
 def _copy(grad: "Tensor", leaf: "Tensor") -> "Tensor":

@@ -1,6 +1,7 @@
 """The memory of paged parameters, gradients and optimizer state in an estimate."""
 
 from typing import Any
+from weakref import WeakSet
 
 from offgrad_storage import MemoryCounter
 
@@ -22,11 +23,15 @@ class EstimatedPages:
     def __init__(self, meter: ArrayMeter) -> None:
         self._meter = meter
         self._counters: dict[Any, MemoryCounter] = {}
+        self._taken: WeakSet[Storage] = WeakSet()
         self.peak_nbytes = self._other_nbytes = 0
         meter.counter.observers[self] = self._note_other
 
     def take(self, storage: Storage, cache: Any) -> None:
         """Count the memory of `storage` among the pages of a cache, until it dies."""
+        if storage in self._taken:
+            return
+        self._taken.add(storage)
         owner = memory_of(storage.root)
         is_by_memory = owner is not None and owner.is_counted
         forgotten = _Forgotten()
