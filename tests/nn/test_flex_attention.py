@@ -127,6 +127,16 @@ def test_queries_without_keys_get_zeros() -> None:
         assert all(bool(each.grad.isfinite().all()) for each in tensors)
 
 
+@pytest.mark.parametrize("part", [(0,), (..., 0, slice(None)), (slice(None), 0)])
+def test_nothing(part: Any) -> None:
+    """Without batches, queries or heads the result has none."""
+    index = tuple(slice(0) if each == 0 else each for each in part)
+    tensors = [each[index].detach() for each in _tensors(2, 2, 2)]
+    q, k, v = tensors
+    for score_mod in (None, lambda score, *_: score * 2):
+        assert attention(q, k, v, score_mod).shape == (*q.shape[:-1], v.shape[-1])
+
+
 def test_groups_of_query_heads() -> None:
     tensors = _tensors(4, 2, 2)
     q, k, v = tensors
@@ -189,6 +199,33 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "same dtype",
     ),
+    "integers": (
+        lambda: attention(*(each.int() for each in _tensors(2, 2, 2))),
+        TypeError,
+        "real floats",
+    ),
+    "no tensor": (lambda: attention(*_tensors(2, 2, 2)[:2], None), TypeError, "got NoneType"),
+    "no mask": (
+        lambda: attention(*_tensors(2, 2, 2), block_mask=3),
+        TypeError,
+        "must be a BlockMask",
+    ),
+    "no heads": (
+        lambda: attention(*_tensors(2, 0, 0), enable_gqa=True),
+        ValueError,
+        "multiple of kv heads",
+    ),
+    "scores": (
+        lambda: attention(*_tensors(2, 2, 2), lambda score, *_: score.expand(2)),
+        ValueError,
+        "one score",
+    ),
+    "block": (
+        lambda: flex.create_block_mask(_window, 1, 1, 9, 9, BLOCK_SIZE=0),
+        ValueError,
+        "must be positive",
+    ),
+    "index": (lambda: flex.create_block_mask(_window, 2, 1, 9, 9)[2], IndexError, "out of range"),
     "sliced": (
         lambda: flex.create_block_mask(_window, 2, 1, 9, 9)[0].allowed(),
         RuntimeError,

@@ -77,7 +77,9 @@ def test_transposed_gradients(form: str) -> None:
 def test_gradients_lie_as_their_leaf(form: str) -> None:
     model = layers(form)
     backward(model)
-    assert all(each.grad.is_contiguous() for each in model.parameters())  # type: ignore[union-attr]
+    for each in model.parameters():
+        assert each.grad is not None
+        assert each.grad.is_contiguous()
     leaf = offgrad.randn(3, 4).t().requires_grad_()
     (leaf * 2).t().contiguous().sum().backward()
     assert leaf.grad is not None

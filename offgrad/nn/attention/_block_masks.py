@@ -1,6 +1,8 @@
 """Masks of `flex_attention`: functions of positions, and the blocks in which they allow any."""
 
+import functools
 import inspect
+import operator
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -28,15 +30,7 @@ def and_masks(*mask_mods: MaskMod) -> MaskMod:
     Raises:
         RuntimeError: if one is no function.
     """
-    _check_callable(mask_mods)
-
-    def both(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        result = b.new_ones((), dtype=bool)
-        for each in mask_mods:
-            result = result & each(b, h, q_idx, kv_idx)
-        return result
-
-    return both
+    return _joined(mask_mods, True, operator.and_)
 
 
 def or_masks(*mask_mods: MaskMod) -> MaskMod:
@@ -45,20 +39,18 @@ def or_masks(*mask_mods: MaskMod) -> MaskMod:
     Raises:
         RuntimeError: if one is no function.
     """
-    _check_callable(mask_mods)
-
-    def either(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        result = b.new_zeros((), dtype=bool)
-        for each in mask_mods:
-            result = result | each(b, h, q_idx, kv_idx)
-        return result
-
-    return either
+    return _joined(mask_mods, False, operator.or_)
 
 
-def _check_callable(mask_mods: tuple[Any, ...]) -> None:
+def _joined(mask_mods: tuple[Any, ...], start: bool, join: Callable[[Any, Any], Any]) -> MaskMod:
     if not all(callable(each) for each in mask_mods):
         raise RuntimeError(f"All inputs should be callable mask_mods, got {mask_mods}")
+
+    def joined(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Any:
+        values = [each(b, h, q_idx, kv_idx) for each in mask_mods]
+        return functools.reduce(join, values, b.new_full((), start, dtype=bool))
+
+    return joined
 
 
 def over_positions(function: Callable[..., Any], takes_score: bool) -> Callable[..., Any]:
@@ -157,6 +149,7 @@ def create_block_mask(
 
     Raises:
         AssertionError: if `mask_mod` takes another number of arguments.
+        ValueError: for blocks without a size.
     """
     if _argument_count(mask_mod) != 4:
         raise AssertionError(
@@ -177,7 +170,11 @@ def create_block_mask(
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else tuple(size)
+    """Return the sizes of a block, of queries and of keys, which are positive."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    if rows < 1 or columns < 1:
+        raise ValueError(f"the sizes of a block must be positive, got {size}")
+    return rows, columns
 
 
 def _block_sums(mask: Any, rows: int, columns: int) -> Any:
@@ -360,6 +357,10 @@ class BlockMask:
     def __getitem__(self, index: Any) -> "BlockMask":
         """Return the mask of some batches, heads and blocks of queries; its function is gone."""
         parts = index if isinstance(index, tuple) else (index,)
+        sizes = self.kv_num_blocks.shape
+        for each, size in zip(parts, sizes, strict=False):
+            if isinstance(each, int) and not -size <= each < size:
+                raise IndexError(f"index {each} is out of range of a BlockMask of {[*sizes]}")
         key = tuple([slice(e, e + 1 or None) if isinstance(e, int) else e for e in parts])
 
         def part(value: Tensor | None) -> Tensor | None:

@@ -66,7 +66,7 @@ def flex_attention(
     Returns the result [B, Hq, L, Ev]; with `return_lse` a pair, with `return_aux` another.
 
     Raises:
-        NotImplementedError, ValueError: if shapes or dtypes do not fit.
+        NotImplementedError, ValueError, TypeError: if shapes or dtypes do not fit.
     """
     _check(query, key, value, enable_gqa, block_mask is not None)
     if return_lse and return_aux is not None:
@@ -75,8 +75,8 @@ def flex_attention(
         )
     wanted = AuxRequest(lse=return_lse) if return_aux is None else return_aux
     allowed = None if block_mask is None else _allowed(block_mask, query, key)
-    scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
-    if enable_gqa:
+    scale = 1 / sqrt(max(1, query.shape[-1])) if scale is None else scale
+    if key.shape[1] != query.shape[1]:
         groups = query.shape[1] // key.shape[1]
         key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
     batch = query.shape[0]
@@ -86,6 +86,11 @@ def flex_attention(
     scores = query @ key.mT * scale
     if score_mod is not None:
         changed = over_positions(score_mod, True)(scores, *positions(scores.shape))
+        if changed.shape != scores.shape:
+            raise ValueError(
+                "score_mod must return one score, a tensor without dimensions, got one of shape "
+                f"{[*changed.shape[4:]]}"
+            )
         scores = changed.to(scores.dtype)
     if allowed is not None:
         scores = scores.masked_fill(~allowed, float("-inf"))
@@ -105,6 +110,10 @@ def flex_attention(
 
 def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, has_mask: bool) -> None:
     """Raise unless shapes and dtypes fit."""
+    for each in (query, key, value):
+        if not isinstance(each, Tensor) or not each.is_floating_point():
+            kind = each.dtype if isinstance(each, Tensor) else type(each).__name__
+            raise TypeError(f"query, key, and value must be tensors of real floats, got {kind}")
     shapes = " and ".join(str(list(each.shape)) for each in (query, key, value))
     if any(each.dim() != 4 for each in (query, key, value)):
         raise NotImplementedError(f"query, key, and value must be 4D tensors, got {shapes}")
@@ -131,7 +140,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, has_mask
             "Expect query and key/value to have the same number of heads but got "
             f"Hq={h_q} and Hkv={h_kv}. Try setting enable_gqa=True for GQA."
         )
-    if h_q % h_kv:
+    if h_q != h_kv and (not h_kv or h_q % h_kv):
         raise ValueError(
             "Expect number of query heads to be a multiple of kv heads for GQA but got "
             f"Hq={h_q} and Hkv={h_kv}"
@@ -140,6 +149,10 @@ def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, has_mask
 
 def _allowed(mask: BlockMask, query: Tensor, key: Tensor) -> Tensor:
     """Return the positions that a mask allows, which must fit."""
+    if not isinstance(mask, BlockMask):
+        raise TypeError(
+            f"block_mask must be a BlockMask, as of create_block_mask, got {type(mask).__name__}"
+        )
     lengths = query.shape[-2], key.shape[-2]
     if tuple(mask.seq_lengths) != lengths:
         raise ValueError(
