@@ -28,14 +28,17 @@ from offgrad.kernels._product_tiles import (
     vector_shape,
 )
 
-BLOCK_DEPTH = 384
+BLOCK_DEPTH = 512
 """Rows of a block of the second matrix."""
 
-_BLOCK_COLUMNS = 24
+_BLOCK_COLUMNS = 18
 """Columns of a block, in vectors: together 590 KB of 64-byte vectors. More if it is not deep."""
 
-_BLOCK_ROWS = 64
-"""Rows of the first matrix that meet each panel while they are in the cache."""
+_GROUP_ROWS = 16
+"""Rows of the first matrix that meet all panels of a block, one after another."""
+
+_TURNED_ROWS = 96
+"""Rows of the first matrix that are copied at once, if it is transposed."""
 
 _MIN_TURNED = 6
 """Columns, in vectors, for which it pays to copy a transposed first matrix."""
@@ -117,7 +120,7 @@ class _Scratch(threading.local):
         """
         nbytes, rows = vector_shape()
         vectors = BLOCK_DEPTH * _BLOCK_COLUMNS + rows * VECTORS
-        turned = _BLOCK_ROWS * BLOCK_DEPTH * np.dtype(np.float64).itemsize
+        turned = _TURNED_ROWS * (BLOCK_DEPTH * np.dtype(np.float64).itemsize + nbytes)
         room = -(-(vectors * nbytes + turned) // 4096) * 4096
         if self._memory.size < workers * room + 64:
             self._memory = np.empty(workers * room + 64, np.uint8)
@@ -249,34 +252,24 @@ def multiply_panels(
         if whole > 0:
             multiply(
                 vectors, whole, most, depth, a, a_row, a_depth, panels, begin, start_stride,
-                to, c_stride, like,
+                to, c_stride, 0, like,
             )  # fmt: skip
         if left > 0:
             rest = whole * most
             multiply(
                 vectors, 1, left, depth, a + rest * a_row * size, a_row, a_depth, panels,
                 begin + rest * start_stride * size, start_stride, to + rest * c_stride * size,
-                c_stride, like,
+                c_stride, 0, like,
             )  # fmt: skip
         panels += panel_depth * vectors * lanes * size
         column += vectors * lanes
 
 
 @inlined
-def copy_rows(
-    b: int, b_row: int, b_column: int, depth: int, columns: int, lanes: int, size: int,
-    target: int, like: Any,
-) -> None:  # fmt: skip
-    """Copy [depth, columns] at `b` to `target` as one panel, however wide."""
-    vectors = (columns + lanes - 1) // lanes
-    copy_panel(b, b_row, b_column, depth, columns, vectors, lanes, size, target, like)
-
-
-@inlined
 def multiply_panel(
     vectors: int, rows: int, depth: int, a: int, a_row: int, a_depth: int, panel: int,
     start: int, start_stride: int, c: int, c_stride: int, used: int, tile: int, most: int,
-    lanes: int, size: int, like: Any,
+    lanes: int, size: int, ahead: int, like: Any,
 ) -> None:  # fmt: skip
     """Write start + a b into `c`, for one panel of b.
 
@@ -288,6 +281,7 @@ def multiply_panel(
         c, c_stride: address and stride.
         tile: address of room for a tile, for those that are not whole.
         most, lanes, size: of a tile, a vector, and an element.
+        ahead: see `multiply`.
         like: any number of the arrays' dtype.
     """
     width = vectors * lanes
@@ -300,14 +294,14 @@ def multiply_panel(
         if used == width and tiles > 0:
             multiply(
                 vectors, tiles, valid, depth, from_, a_row, a_depth, panel, begin, start_stride,
-                to, c_stride, like,
+                to, c_stride, ahead, like,
             )  # fmt: skip
         else:
             tiles = 1
             copy_tile(begin, start_stride, tile, width, valid, used, size, like)
             multiply(
                 vectors, tiles, valid, depth, from_, a_row, a_depth, panel, tile, width, tile,
-                width, like,
+                width, ahead, like,
             )  # fmt: skip
             copy_tile(tile, width, to, c_stride, valid, used, size, like)
         row += tiles * most
@@ -333,28 +327,38 @@ def _product(
             count = min(BLOCK_DEPTH, depth - top)
             of_b = b + (top * b_row + left * b_column) * size
             copy_panels(of_b, b_row, b_column, count, right - left, lanes, size, memory, zero)
-            for first in range(0, rows, _BLOCK_ROWS):
-                height = min(_BLOCK_ROWS, rows - first)
+            # A transposed matrix is copied in blocks, others are read where they are.
+            for first in range(0, rows, _TURNED_ROWS):
+                height = min(_TURNED_ROWS, rows - first)
                 block, block_row, block_depth = a + top * a_depth * size, a_row, a_depth
                 block += first * a_row * size
                 if turns:
-                    copy_rows(block, a_row, a_depth, height, count, lanes, size, turned, zero)
-                    line = (count + lanes - 1) // lanes
+                    # One vector more than the depth: rows 2 KiB apart would share sets of a cache.
+                    line = (count + lanes - 1) // lanes + 1
+                    copy_panel(
+                        block, a_row, a_depth, height, count, line, lanes, size, turned, zero
+                    )
                     block, block_row, block_depth = turned, line * lanes, 1
-                at, column = memory, left
-                while column < right:
-                    vectors = panel_vectors(right - column, lanes)
-                    width = vectors * lanes
-                    to = c + (first * c_stride + column) * size
-                    start, stride = to, c_stride
-                    if top == 0:
-                        start, stride = bias + column * size, 0
-                    multiply_panel(
-                        vectors, height, count, block, block_row, block_depth, at, start, stride,
-                        to, c_stride, min(width, right - column), tile, most, lanes, size, zero,
-                    )  # fmt: skip
-                    at += count * width * size
-                    column += width
+                for group in range(0, height, _GROUP_ROWS):
+                    some = min(_GROUP_ROWS, height - group)
+                    from_ = block + group * block_row * size
+                    at, column = memory, left
+                    later = _GROUP_ROWS  # with each panel, another row of the next group
+                    while column < right:
+                        vectors = panel_vectors(right - column, lanes)
+                        width = vectors * lanes
+                        to = c + ((first + group) * c_stride + column) * size
+                        start, stride = to, c_stride
+                        if top == 0:
+                            start, stride = bias + column * size, 0
+                        multiply_panel(
+                            vectors, some, count, from_, block_row, block_depth, at, start, stride,
+                            to, c_stride, min(width, right - column), tile, most, lanes, size,
+                            later * block_row * size, zero,
+                        )  # fmt: skip
+                        at += count * width * size
+                        column += width
+                        later += 1
 
 
 @jit

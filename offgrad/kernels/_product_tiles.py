@@ -41,6 +41,7 @@ def multiply(
     start_stride: int,
     c: int,
     c_stride: int,
+    ahead: int,
     number: Any,
 ) -> None:
     """Write start + a b into `c`, in compiled loops only.
@@ -55,6 +56,8 @@ def multiply(
         packed: address of b, C-contiguous.
         start: address of what is added, which may be `c`.
         start_stride, c_stride: elements from one row to the next; 0 to add the same row to all.
+        ahead: bytes from the first row of a tile to a row that is needed later; each tile fetches
+            that row and its part of `c` into the cache. 0 where all is there.
         number: any number of the arrays' dtype.
     """
     raise NotImplementedError("multiply runs in compiled loops")
@@ -95,10 +98,11 @@ def register() -> None:
 
     def multiply_(  # type: ignore[no-untyped-def]
         vectors, tiles, rows, depth, a, a_row, a_depth, packed, start, start_stride, c, c_stride,
-        number,
+        ahead, number,
     ):  # fmt: skip
         rest = (
-            tiles, rows, depth, a, a_row, a_depth, packed, start, start_stride, c, c_stride, number,
+            tiles, rows, depth, a, a_row, a_depth, packed, start, start_stride, c, c_stride, ahead,
+            number,
         )  # fmt: skip
         if vectors == 3:
             tile3(rest)
@@ -210,6 +214,7 @@ def _emit_tiles(
     start_stride: Any,
     c: Any,
     c_stride: Any,
+    ahead: Any,
 ) -> None:
     builder, last = e.builder, e.builder.sub(rows, e.const(1))
     offsets = []
@@ -219,8 +224,9 @@ def _emit_tiles(
         offsets.append(builder.mul(builder.mul(a_row, index), e.const(e.size)))
     step = builder.mul(a_depth, e.const(e.size))
     before = builder.block
-    head, body, end, after = (
-        builder.append_basic_block(name) for name in ("tile", "depth", "sums", "end")
+    head, fetch, entry, body, end, after = (
+        builder.append_basic_block(name)
+        for name in ("tile", "fetch", "entry", "depth", "sums", "end")
     )
     builder.branch(head)
     builder.position_at_end(head)
@@ -228,15 +234,25 @@ def _emit_tiles(
     for phi, value in ((tile, e.const(0)), (top, a), (begin, start), (to, c)):
         phi.add_incoming(value, before)
     lines = [builder.add(top, offset) for offset in offsets]
+    later = builder.add(top, ahead)
+    builder.cbranch(builder.icmp_signed("!=", ahead, e.const(0)), fetch, entry)
+    builder.position_at_end(fetch)
+    for row in range(most):
+        target = e.at(to, c_stride, row)
+        for at in range(vectors):
+            e.prefetch(e.beyond(target, at * e.nbytes))
+    builder.branch(entry)
+    builder.position_at_end(entry)
     builder.branch(body)
     builder.position_at_end(body)
     k, offset, line = (builder.phi(e.whole) for _ in range(3))
     for phi, value in ((k, e.const(0)), (offset, e.const(0)), (line, packed)):
-        phi.add_incoming(value, head)
+        phi.add_incoming(value, entry)
     sums = [builder.phi(e.vector) for _ in range(most * vectors)]
     for each in sums:
-        each.add_incoming(e.ir.Constant(e.vector, [0.0] * e.lanes), head)
+        each.add_incoming(e.ir.Constant(e.vector, [0.0] * e.lanes), entry)
     factors = [e.load(e.beyond(line, at * e.nbytes)) for at in range(vectors)]
+    e.prefetch(builder.add(later, offset))
     new = []
     for row, address in enumerate(lines):
         value = e.spread(builder.add(address, offset))
