@@ -26,6 +26,7 @@ from offgrad.kernels._bfloat16_tiles import (
     end,
     instructions,
     multiply_pairs,
+    round_row,
 )
 from offgrad.kernels._halves import bfloat16_bits
 from offgrad.kernels._jit import inlined, jit
@@ -39,6 +40,9 @@ _ROWS = 96
 
 _MAX_PANELS_NBYTES = 4 << 20
 """Bytes of the panels of b that are packed at a time, unless one panel takes more."""
+
+_PAD_NBYTES = 128
+"""Bytes between two panels: at powers of two, their rows would share few sets of a cache."""
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _SQUARE = 16
@@ -69,7 +73,7 @@ def tiles_body(
     depth = a.shape[3]
     pairs = -(-depth // DEPTH) * DEPTH // 2
     start = np.zeros(out.shape[3], np.float32) if bias is None else np.array(bias, np.float32)
-    panel = pairs * WIDTH * 4
+    panel = pairs * WIDTH * 4 + _PAD_NBYTES
     panels = min(-(-tile[1] // WIDTH), max(1, _MAX_PANELS_NBYTES // panel))
     sizes = (
         panels * panel,  # of b
@@ -116,13 +120,35 @@ def interleave(upper: int, lower: int, count: int, target: int) -> None:
 
 
 @inlined
-def pack_panel(
+def pack_panels(
     b: int, b_row: int, b_column: int, depth: int, columns: int, pairs: int, target: int
 ) -> None:
-    """Copy [depth, columns] to `target` as [pairs, WIDTH, 2], with zeros around."""
+    """Copy [depth, columns] to `target` as panels [pairs, WIDTH, 2], with zeros around."""
+    step = 4 * pairs * WIDTH + _PAD_NBYTES
+    whole = columns // WIDTH if b_column == 1 else 0
+    for pair in range(depth // 2 if whole > 0 else 0):  # whole rows, which the CPU foresees
+        upper = b + 4 * pair * b_row
+        for panel in range(whole):
+            from_, to = upper + 2 * panel * WIDTH, target + panel * step + 4 * pair * WIDTH
+            interleave(from_, from_ + 2 * b_row, WIDTH, to)
+    for panel in range((columns + WIDTH - 1) // WIDTH):
+        left = panel * WIDTH
+        from_, to = b + 2 * left * b_column, target + panel * step
+        done = depth // 2 if panel < whole else 0
+        pack_panel(from_, b_row, b_column, depth, min(WIDTH, columns - left), pairs, to, done)
+
+
+@inlined
+def pack_panel(
+    b: int, b_row: int, b_column: int, depth: int, columns: int, pairs: int, target: int, done: int
+) -> None:
+    """Copy [depth, columns] to `target` as [pairs, WIDTH, 2], with zeros around.
+
+    The first `done` pairs are there already.
+    """
     whole = depth // 2
     if b_column == 1:
-        for pair in range(whole):
+        for pair in range(done, whole):
             upper = b + 4 * pair * b_row
             interleave(upper, upper + 2 * b_row, columns, target + 4 * pair * WIDTH)
     elif b_row == 1 and b_column % 2 == 0:
@@ -181,6 +207,10 @@ def pack_rows(
 @inlined
 def write_tile(sums: int, bias: int, out: int, out_stride: int, rows: int, columns: int) -> None:
     """Write sums plus `bias`, rounded."""
+    if columns == WIDTH:
+        for i in range(rows):
+            round_row(sums + 4 * i * WIDTH, bias, out + 2 * i * out_stride)
+        return
     added = array_at(bias, columns, _ZERO)
     for i in range(rows):
         row = array_at(sums + 4 * i * WIDTH, columns, _ZERO)
@@ -198,9 +228,8 @@ def _product(
     """Write bias + a b into `c`."""
     for begun in range(0, columns, group):
         ended = min(begun + group, columns)
-        for left in range(begun, ended, WIDTH):
-            from_, to = b + 2 * left * b_column, panels + 4 * (left - begun) * pairs
-            pack_panel(from_, b_row, b_column, depth, min(WIDTH, ended - left), pairs, to)
+        of_b = b + 2 * begun * b_column
+        pack_panels(of_b, b_row, b_column, depth, ended - begun, pairs, panels)
         begin(kind, config)
         for first in range(0, rows, _ROWS):
             count = min(_ROWS, rows - first)
@@ -209,12 +238,17 @@ def _product(
                 whole = (count + height - 1) // height * height
                 pack_rows(source, a_row, a_depth, count, whole, depth, pairs, block, square)
                 source, stride = block, 4 * pairs
+            panel, later = panels, 0
             for left in range(begun, ended, WIDTH):
-                panel, width = panels + 4 * (left - begun) * pairs, min(WIDTH, ended - left)
+                width = min(WIDTH, ended - left)
                 for i in range(0, count, height):
-                    multiply_pairs(kind, source + i * stride, stride, panel, pairs, sums)
+                    # Two rows of the next block: where a is packed, they are in the cache.
+                    ahead = source + (_ROWS + later if later < _ROWS else i) * stride
+                    later += 2
+                    multiply_pairs(kind, source + i * stride, stride, panel, pairs, sums, ahead)
                     to = c + 2 * ((first + i) * c_stride + left)
                     write_tile(sums, bias + 4 * left, to, c_stride, min(height, count - i), width)
+                panel += 4 * pairs * WIDTH + _PAD_NBYTES
         end(kind)
 
 

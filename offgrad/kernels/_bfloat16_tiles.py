@@ -131,7 +131,9 @@ def end(kind: Any) -> None:
     raise NotImplementedError("end runs in compiled loops")
 
 
-def multiply_pairs(kind: Any, a: int, a_stride: int, panel: int, pairs: int, out: int) -> None:
+def multiply_pairs(
+    kind: Any, a: int, a_stride: int, panel: int, pairs: int, out: int, ahead: int
+) -> None:
     """Write a b into `out`, in compiled loops only.
 
     Args:
@@ -141,8 +143,19 @@ def multiply_pairs(kind: Any, a: int, a_stride: int, panel: int, pairs: int, out
         panel: address of b as [pairs, WIDTH, 2], C-contiguous.
         pairs: a multiple of half of `DEPTH`.
         out: address of [height, WIDTH] float32, C-contiguous.
+        ahead: address of two rows, like those of a, to fetch into the cache meanwhile.
     """
     raise NotImplementedError("multiply_pairs runs in compiled loops")
+
+
+def round_row(sums: int, bias: int, out: int) -> None:
+    """Write `WIDTH` sums plus `bias` as bfloat16, in compiled loops only.
+
+    Args:
+        sums, bias: addresses of float32 numbers.
+        out: address.
+    """
+    raise NotImplementedError("round_row runs in compiled loops")
 
 
 @functools.cache
@@ -164,6 +177,7 @@ def register() -> None:
 
     configured, released = emitted(_emit_configure), emitted(_emit_release)
     tiles, dots = emitted(_emit_tiles), emitted(_emit_dots)
+    rounded = emitted(_emit_rounded)
 
     def amx_begin(kind: Any, config: Any) -> None:
         configured((config,))
@@ -171,8 +185,10 @@ def register() -> None:
     def amx_end(kind: Any) -> None:
         released(())
 
-    def amx_multiply(kind: Any, a: Any, a_stride: Any, panel: Any, pairs: Any, out: Any) -> None:
-        tiles((a, a_stride, panel, pairs // 16, out))
+    def amx_multiply(
+        kind: Any, a: Any, a_stride: Any, panel: Any, pairs: Any, out: Any, ahead: Any
+    ) -> None:
+        tiles((a, a_stride, panel, pairs // 16, out, ahead))
 
     def avx_begin(kind: Any, config: Any) -> None:
         pass
@@ -180,9 +196,15 @@ def register() -> None:
     def avx_end(kind: Any) -> None:
         pass
 
-    def avx_multiply(kind: Any, a: Any, a_stride: Any, panel: Any, pairs: Any, out: Any) -> None:
+    def avx_multiply(
+        kind: Any, a: Any, a_stride: Any, panel: Any, pairs: Any, out: Any, ahead: Any
+    ) -> None:
         dots((a, a_stride, panel, pairs, out))
 
+    def round_(sums: Any, bias: Any, out: Any) -> None:
+        rounded((sums, bias, out))
+
+    overload(round_row, lambda *_: round_)
     for function, amx, avx in (
         (begin, amx_begin, avx_begin),
         (end, amx_end, avx_end),
@@ -232,6 +254,10 @@ class _Emitter:
             function = self.ir.Function(self.builder.module, kind, name)
         return self.builder.call(function, arguments)
 
+    def prefetch(self, address: Any) -> None:
+        hints = [self.ir.Constant(self.short, each) for each in (0, 3, 1)]  # of data, for reading
+        self.call("llvm.prefetch.p0i8", self.ir.VoidType(), self.at(address), *hints)
+
     def instruct(self, name: str, *arguments: Any) -> None:
         self.call(f"llvm.x86.{name}", self.ir.VoidType(), *arguments)
 
@@ -264,7 +290,9 @@ def _emit_release(e: _Emitter) -> None:
     e.instruct("tilerelease")
 
 
-def _emit_tiles(e: _Emitter, a: Any, a_stride: Any, panel: Any, rounds: Any, out: Any) -> None:
+def _emit_tiles(
+    e: _Emitter, a: Any, a_stride: Any, panel: Any, rounds: Any, out: Any, ahead: Any
+) -> None:
     """Tiles 0 to 3 are the sums, 4 and 5 of a, 6 and 7 of b."""
     line = e.const(4 * WIDTH)
     half = e.builder.mul(a_stride, e.const(16))
@@ -272,7 +300,9 @@ def _emit_tiles(e: _Emitter, a: Any, a_stride: Any, panel: Any, rounds: Any, out
         e.instruct("tilezero", e.tile(number))
 
     def body(before: Any, inside: Any, numbers: list[Any]) -> Any:
-        top, left = numbers
+        top, left, later = numbers
+        for address in (later, e.beyond(later, a_stride)):
+            e.prefetch(address)
         for number, address, stride in (
             (4, top, a_stride),
             (6, left, line),
@@ -285,7 +315,7 @@ def _emit_tiles(e: _Emitter, a: Any, a_stride: Any, panel: Any, rounds: Any, out
             e.instruct("tdpbf16ps", e.tile(number), *factors)
         return lambda: None
 
-    e.loop(rounds, [a, panel], [2 * DEPTH, 16 * 4 * WIDTH], body)
+    e.loop(rounds, [a, panel, ahead], [2 * DEPTH, 16 * 4 * WIDTH, 2 * DEPTH], body)
     for number in range(4):
         target = e.beyond(out, number // 2 * 16 * 4 * WIDTH + number % 2 * 64)
         e.instruct("tilestored64", e.tile(number), e.at(target), line)
@@ -327,6 +357,18 @@ def _emit_dots(e: _Emitter, a: Any, a_stride: Any, panel: Any, pairs: Any, out: 
     e.loop(pairs, [a, panel], [4, 4 * WIDTH], body)
     for number, value in enumerate(new):
         builder.store(value, e.at(e.beyond(out, 64 * number), sums_type)).align = 4
+
+
+def _emit_rounded(e: _Emitter, sums: Any, bias: Any, out: Any) -> None:
+    ir = e.ir
+    vector, result = ir.VectorType(ir.FloatType(), 16), ir.VectorType(_bfloat(), 32)
+    low, high = (
+        e.builder.fadd(*[e.load(e.beyond(each, at), vector) for each in (sums, bias)])
+        for at in (0, 64)
+    )
+    numbers = e.call("llvm.x86.avx512bf16.cvtne2ps2bf16.512", result, high, low)
+    bits = ir.VectorType(e.short, 16)
+    e.builder.store(e.builder.bitcast(numbers, bits), e.at(out, bits)).align = 2
 
 
 @functools.cache
