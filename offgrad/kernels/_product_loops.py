@@ -37,7 +37,7 @@ _BLOCK_COLUMNS = 18
 _GROUP_ROWS = 16
 """Rows of the first matrix that meet all panels of a block, one after another."""
 
-_TURNED_ROWS = 96
+_TURNED_ROWS = 64
 """Rows of the first matrix that are copied at once, if it is transposed."""
 
 _MIN_TURNED = 6
