@@ -33,7 +33,10 @@ DEPTH = 32
 MAX_HEIGHT = 32
 """Rows of a tile, at most."""
 
-_NEEDS = {"amx": {"+amx-tile", "+amx-bf16", "+avx512f"}, "avx512": {"+avx512bf16", "+avx512f"}}
+_NEEDS = {
+    "amx": {"+amx-tile", "+amx-bf16", "+avx512bf16", "+avx512f"},
+    "avx512": {"+avx512bf16", "+avx512f"},
+}
 _HEIGHTS = {"amx": 32, "avx512": 12}
 _KINDS: dict[str, Any] = {"amx": np.uint8(0), "avx512": np.uint16(0)}
 
@@ -149,7 +152,7 @@ def multiply_pairs(
 
 
 def round_row(sums: int, bias: int, out: int) -> None:
-    """Write `WIDTH` sums plus `bias` as bfloat16, in compiled loops only.
+    """Write `WIDTH` sums plus `bias` as bfloat16, below 1.2e-38 as 0, in compiled loops only.
 
     Args:
         sums, bias: addresses of float32 numbers.
