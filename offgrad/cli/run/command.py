@@ -3,8 +3,10 @@
 import atexit
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -166,7 +168,9 @@ def _train(program: Script, settings: _Settings) -> None:
         if settings.model_policy is not None:
             pages = stack.enter_context(offload_model(settings.model_policy))
         if settings.policy is not None:
-            session = stack.enter_context(offload(settings.policy))
+            session = offload(settings.policy)
+            session.__enter__()
+            stack.push(partial(_end, session, settings))
             share_hooks()
         report = _Report(settings, session, pages, lasting)
         atexit.register(report.finish)
@@ -180,6 +184,14 @@ def _train(program: Script, settings: _Settings) -> None:
             report.has_failed = True
             report.remedy = _remedy(program, settings, error)
             raise
+
+
+def _end(session: OffloadSession, settings: _Settings, *error: Any) -> None:
+    """End the session; what it warns of is no line of the script, so it is printed without one."""
+    with warnings.catch_warnings(record=True) as caught:
+        session.__exit__(*error)
+    for each in caught if not settings.quiet else ():
+        show(f"offgrad run: {each.message}")
 
 
 def _remedy(program: Script, settings: _Settings, error: Exception) -> str:

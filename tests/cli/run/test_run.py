@@ -203,6 +203,16 @@ def test_policy_that_got_nothing_is_told(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_rules_that_matched_nothing_are_told_without_a_place(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, "x.py", TRAINING + "train()")
+    result = run("run", "--policy", "disk,op=Gelu", "x.py")
+    told, summary = result.stderr.splitlines()
+    assert told.startswith("offgrad run: no tensor saved for backward in this block has op='Gelu'")
+    assert summary.startswith("offgrad run: disk,op=Gelu: peak")
+    assert run("run", "-q", "--policy", "disk,op=Gelu", "x.py").stderr == ""
+
+
+@pytest.mark.slow
 def test_the_last_line_tells_what_to_do_about_the_limit(run: Run, tmp_path: Path) -> None:
     write(tmp_path, "train.py", TRAINING + "train()")
     result = run("run", "train.py", "--policy", "disk", "--memory-limit", "400KiB")
