@@ -102,3 +102,17 @@ def test_state_that_is_used_in_turn_moves_little_more_than_it_must() -> None:
     ]
     least = least_nbytes(pages, window)
     assert least <= (moved[-1] - moved[3]) / 8 <= 1.3 * least < 2 * 2 * DEPTH * PAGE
+
+
+def test_where_uses_turn_back_no_page_is_read_that_could_have_stayed() -> None:
+    """Backward uses the last pages of forward first: a read ahead must not evict those."""
+    window = 9 * PAGE
+    with paging("disk", window=window) as offload:
+        model = mlp(DEPTH).requires_grad_(False)
+    x = offgrad.randn(4, WIDTH, requires_grad=True)
+    read = []
+    for _ in range(10):
+        model(x).sum().backward()
+        read.append(offload.ledger.read_nbytes)
+    forward = [[Use(layer, PAGE)] for layer in range(DEPTH)]
+    assert (read[-1] - read[3]) / 6 == least_nbytes([*forward, *forward[::-1]], window)
