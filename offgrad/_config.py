@@ -7,6 +7,7 @@ from typing import Any
 import offgrad_storage
 
 from offgrad import kernels
+from offgrad._settings import get_float32_matmul_precision
 from offgrad.kernels import _bfloat16_tiles, _blas, _openblas
 
 _PACKAGES = ("offgrad", "numpy", "numba", "ml_dtypes", "zarr", "numcodecs")
@@ -34,6 +35,7 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
         "Kernels": {
             "backend": kernels.backend(),
             "bfloat16 products": _bfloat16_tiles.instructions() or "in float32",
+            "float32 products": f"{get_float32_matmul_precision()} precision",
         },
         "Stores": {"spill directory": str(offgrad_storage.spill_directory())},
     }

@@ -76,12 +76,24 @@ ROWS = (
         tolerance=_BFLOAT16_TOLERANCE,
     ),
     Row(
+        "GPT 6x512, products of high precision",
+        "GPTSteps",
+        {**_gpt_sizes("6 512 8 512 4"), "dropout": 0.0, "precision": "high"},
+        {"step": None},
+    ),
+    Row(
         "MLP 784-2048-2048-10",
         "MLPSteps",
         {"widths": [784, 2048, 2048, 10], "batch": 512},
         {"step": 0.45},
         0.80,
         compiles=True,
+    ),
+    Row(
+        "MLP, products of high precision",
+        "MLPSteps",
+        {"widths": [784, 2048, 2048, 10], "batch": 512, "precision": "high"},
+        {"step": None},
     ),
     Row(
         "10x10 operation",

@@ -24,7 +24,8 @@ class _Steps:
         compiles: whether torch.compile compiles the loss.
         variant: see `benchmarks._lib.variants`.
         folder: where stores and hooks write.
-        sizes: of the model and the batch; "autocast" is the dtype of autocast, none without it.
+        sizes: of the model and the batch; "autocast" is the dtype of autocast, none without it;
+            "precision" that of products of float32, "highest" without it.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class _Steps:
         """Make the model, with the same weights and data in all frameworks."""
         lib = self._lib
         lib.manual_seed(0)
+        lib.set_float32_matmul_precision(self._sizes.get("precision", "highest"))
         self._model, loss, self._data = self._make(sizes or self._sizes)
         self._loss = lib.compile(loss) if self._compiles else loss
         random = np.random.default_rng(0)

@@ -136,7 +136,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     )
     from offgrad.kernels._piecewise import elu, elu_backward, logit_backward, two_slopes_backward
     from offgrad.kernels._prelu import prelu, prelu_backward
-    from offgrad.kernels._products import matmul
+    from offgrad.kernels._products import allow_split_products, matmul
     from offgrad.kernels._rectifiers import (
         angle,
         clip,
@@ -227,6 +227,7 @@ __all__ = [
     "adamw_steps",
     "add_columns",
     "add_rows",
+    "allow_split_products",
     "angle",
     "are_probabilities",
     "are_within",

@@ -37,6 +37,8 @@ _NEEDS = {
     "amx": {"+amx-tile", "+amx-bf16", "+avx512bf16", "+avx512f"},
     "avx512": {"+avx512bf16", "+avx512f"},
 }
+_AHEAD_ROWS = 4  # of the next tile that a step fetches
+
 _HEIGHTS = {"amx": 32, "avx512": 12}
 _KINDS: dict[str, Any] = {"amx": np.uint8(0), "avx512": np.uint16(0)}
 
@@ -151,6 +153,50 @@ def multiply_pairs(
     raise NotImplementedError("multiply_pairs runs in compiled loops")
 
 
+def multiply_split(
+    kind: Any, steps: int, a: int, b: int, start: int, start_stride: int, out: int, stride: int,
+    ahead: int,
+) -> None:  # fmt: skip
+    """Write start + a b of split numbers into `out`, with AMX, in compiled loops only.
+
+    Args:
+        kind: of the instructions.
+        steps: number of steps along the depth, each of `DEPTH` numbers.
+        a: address of [steps, high and low, 2, 16 rows, 16 pairs].
+        b: address of [steps, high and low, 2, 16 pairs, 16 columns].
+        start: address of [32, 32] float32, whose rows begin `start_stride` bytes apart; 0 for
+            equal rows.
+        start_stride: see start.
+        out: address of [32, 32] float32, whose rows begin `stride` bytes apart.
+        stride: see out.
+        ahead: address of a tile as `out`, to fetch into the cache meanwhile.
+    """
+    raise NotImplementedError("multiply_split runs in compiled loops")
+
+
+def split(first: int, second: int, high: int, low: int, ahead: int, interleaves: bool) -> None:
+    """Split float32 into two bfloat16 each, in compiled loops only.
+
+    Args:
+        first, second: addresses of 16 float32.
+        high: address of 32 bfloat16, the rounded numbers.
+        low: address of 32 bfloat16, the rest of each, rounded.
+        ahead: bytes from both to numbers that are split later, to fetch into the cache.
+        interleaves: whether to write pairs of a number of `first` and one of `second`.
+    """
+    raise NotImplementedError("split runs in compiled loops")
+
+
+def is_finite(tile: int, stride: int) -> bool:
+    """Whether all of [32, 32] float32 are finite, in compiled loops only.
+
+    Args:
+        tile: address.
+        stride: bytes from one row to the next.
+    """
+    raise NotImplementedError("is_finite runs in compiled loops")
+
+
 def round_row(sums: int, bias: int, out: int) -> None:
     """Write `WIDTH` sums plus `bias` as bfloat16, below 1.2e-38 as 0, in compiled loops only.
 
@@ -172,15 +218,17 @@ def register() -> None:
     register_arrays()
     register_tiles()
 
-    def emitted(emit: Any) -> Any:
+    def emitted(emit: Any, result: Any = types.void) -> Any:
         def typed(_: Any, arguments: Any) -> Any:
-            return types.void(arguments), functools.partial(_unpacked, emit)
+            return result(arguments), functools.partial(_unpacked, emit)
 
         return intrinsic(typed)
 
     configured, released = emitted(_emit_configure), emitted(_emit_release)
     tiles, dots = emitted(_emit_tiles), emitted(_emit_dots)
-    rounded = emitted(_emit_rounded)
+    rounded, products = emitted(_emit_rounded), emitted(_emit_split_products)
+    row, pairs = (emitted(functools.partial(_emit_split, each)) for each in (False, True))
+    finite = emitted(_emit_is_finite, types.boolean)
 
     def amx_begin(kind: Any, config: Any) -> None:
         configured((config,))
@@ -207,7 +255,24 @@ def register() -> None:
     def round_(sums: Any, bias: Any, out: Any) -> None:
         rounded((sums, bias, out))
 
+    def amx_split(  # type: ignore[no-untyped-def]
+        kind, steps, a, b, start, start_stride, out, stride, ahead
+    ):
+        products((steps, a, b, start, start_stride, out, stride, ahead))
+
+    def split_(first: Any, second: Any, high: Any, low: Any, ahead: Any, interleaves: Any) -> None:
+        if interleaves:
+            pairs((first, second, high, low, ahead))
+        else:
+            row((first, second, high, low, ahead))
+
+    def is_finite_(tile: Any, stride: Any) -> Any:
+        return finite((tile, stride))
+
     overload(round_row, lambda *_: round_)
+    overload(split, lambda *_: split_)
+    overload(is_finite, lambda *_: is_finite_)
+    overload(multiply_split, lambda *_: amx_split)
     for function, amx, avx in (
         (begin, amx_begin, avx_begin),
         (end, amx_end, avx_end),
@@ -219,8 +284,8 @@ def register() -> None:
 def _unpacked(emit: Any, context: Any, builder: Any, signature: Any, values: Any) -> Any:
     """Call `emit` with the elements of the tuple that an intrinsic takes."""
     count = len(signature.args[0])
-    emit(_Emitter(builder), *[builder.extract_value(values[0], i) for i in range(count)])
-    return context.get_dummy_value()
+    result = emit(_Emitter(builder), *[builder.extract_value(values[0], i) for i in range(count)])
+    return context.get_dummy_value() if result is None else result
 
 
 class _Emitter:
@@ -257,8 +322,10 @@ class _Emitter:
             function = self.ir.Function(self.builder.module, kind, name)
         return self.builder.call(function, arguments)
 
-    def prefetch(self, address: Any) -> None:
-        hints = [self.ir.Constant(self.short, each) for each in (0, 3, 1)]  # of data, for reading
+    def prefetch(self, address: Any, locality: int = 3) -> None:
+        hints = [
+            self.ir.Constant(self.short, each) for each in (0, locality, 1)
+        ]  # of data, for reading
         self.call("llvm.prefetch.p0i8", self.ir.VoidType(), self.at(address), *hints)
 
     def instruct(self, name: str, *arguments: Any) -> None:
@@ -322,6 +389,95 @@ def _emit_tiles(
     for number in range(4):
         target = e.beyond(out, number // 2 * 16 * 4 * WIDTH + number % 2 * 64)
         e.instruct("tilestored64", e.tile(number), e.at(target), line)
+
+
+def _emit_split_products(
+    e: _Emitter, steps: Any, a: Any, b: Any, start: Any, start_stride: Any, out: Any, stride: Any,
+    ahead: Any,
+) -> None:  # fmt: skip
+    """Tiles 0 to 3 are the sums, 4 and 5 of a, 6 and 7 of b; each part is loaded where needed."""
+    line, tile = e.const(64), 1024
+    rows = e.const(_AHEAD_ROWS)
+
+    def each_sum(instruction: str, address: Any, stride: Any) -> None:
+        below = e.builder.mul(stride, e.const(16))
+        for number in range(4):
+            at = e.beyond(address, number % 2 * 64)
+            at = e.beyond(at, below) if number > 1 else at
+            e.instruct(instruction, e.tile(number), e.at(at), stride)
+
+    def body(before: Any, inside: Any, numbers: list[Any]) -> Any:
+        of_a, of_b, later = numbers
+        for row in range(_AHEAD_ROWS):
+            address = e.beyond(later, e.builder.mul(stride, e.const(row)))
+            for at in (0, 64):
+                e.prefetch(e.beyond(address, at))
+        # High and low of a, then of b: no pair of parts shares more loads.
+        for loads in (((4, of_a, 2), (6, of_b, 0)), ((4, of_a, 0),), ((6, of_b, 2),)):
+            for number, address, at in loads:
+                for i in range(2):
+                    place = e.at(e.beyond(address, (at + i) * tile))
+                    e.instruct("tileloadd64", e.tile(number + i), place, line)
+            for number in range(4):
+                factors = e.tile(4 + number // 2), e.tile(6 + number % 2)
+                e.instruct("tdpbf16ps", e.tile(number), *factors)
+        return lambda: None
+
+    each_sum("tileloadd64", start, start_stride)
+    e.loop(steps, [a, b, ahead], [4 * tile, 4 * tile, e.builder.mul(stride, rows)], body)
+    each_sum("tilestored64", out, stride)
+
+
+def _emit_split(
+    interleaves: bool, e: _Emitter, first: Any, second: Any, high: Any, low: Any, ahead: Any
+) -> None:
+    ir, builder = e.ir, e.builder
+    vector, bits = ir.VectorType(ir.FloatType(), 16), ir.VectorType(ir.IntType(16), 32)
+    halves = [[16 * half + i for i in range(16)] for half in range(2)]
+
+    def places(numbers: list[int]) -> Any:
+        return ir.Constant(ir.VectorType(e.short, len(numbers)), numbers)
+
+    def rounded(numbers: list[Any]) -> Any:
+        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        result = e.call(name, ir.VectorType(_bfloat(), 32), numbers[1], numbers[0])
+        return builder.bitcast(result, bits)
+
+    def store(parts: Any, address: Any) -> None:
+        if interleaves:
+            mixed = [16 * half + i for i in range(16) for half in range(2)]
+            parts = builder.shuffle_vector(parts, parts, places(mixed))
+        builder.store(parts, e.at(address, bits)).align = 2
+
+    for each in (first, second):
+        e.prefetch(e.beyond(each, ahead), 2)
+    numbers = [e.load(each, vector) for each in (first, second)]
+    parts = rounded(numbers)
+    store(parts, high)
+    whole = ir.VectorType(e.short, 16)
+    rests = []
+    for half, number in zip(halves, numbers, strict=True):
+        wide = builder.zext(builder.shuffle_vector(parts, parts, places(half)), whole)
+        moved = builder.shl(wide, ir.Constant(whole, [16] * 16))
+        rests.append(builder.fsub(number, builder.bitcast(moved, vector)))
+    store(rounded(rests), low)
+
+
+def _emit_is_finite(e: _Emitter, tile: Any, stride: Any) -> Any:
+    """Numbers less themselves add up to 0, unless one is infinite or not a number."""
+    ir, builder = e.ir, e.builder
+    vector = ir.VectorType(ir.FloatType(), 16)
+    totals = [ir.Constant(vector, [0.0] * 16)] * 4
+    for row in range(WIDTH):
+        address = e.beyond(tile, builder.mul(stride, e.const(row)))
+        for at in range(2):
+            number = e.load(e.beyond(address, 64 * at), vector)
+            which = row % 2 * 2 + at
+            totals[which] = builder.fadd(totals[which], builder.fsub(number, number))
+    total = functools.reduce(builder.fadd, totals)
+    zeros = builder.fcmp_ordered("==", total, ir.Constant(vector, [0.0] * 16))
+    bits = builder.bitcast(zeros, ir.IntType(16))
+    return builder.icmp_unsigned("==", bits, ir.Constant(ir.IntType(16), 0xFFFF))
 
 
 def _emit_dots(e: _Emitter, a: Any, a_stride: Any, panel: Any, pairs: Any, out: Any) -> None:

@@ -26,8 +26,8 @@ from offgrad.memory.meta_functions import reduced_shape
 
 # They read no arrays, or only geometry.
 _AS_THEY_ARE = {
-    "backend", "code_dtype", "get_num_threads", "has_scans", "is_half", "is_large",
-    "nadam_momentum", "set_backend", "set_num_threads", "single_threaded_blas",
+    "allow_split_products", "backend", "code_dtype", "get_num_threads", "has_scans", "is_half",
+    "is_large", "nadam_momentum", "set_backend", "set_num_threads", "single_threaded_blas",
 }  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def tiles_body(
         _elements(strides, size),
         (address_of(a), address_of(b), address_of(out)),
         start,
-        *_scratch.memory(workers),
+        *scratch.memory(workers, _room_nbytes()),
         size,
         number(0),
     )
@@ -113,21 +113,27 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self._memory: Array = np.empty(0, np.uint8)
 
-    def memory(self, workers: int) -> tuple[Array, int]:
-        """Return memory with a room for each worker, and the bytes of a room.
+    def memory(self, workers: int, nbytes: int) -> tuple[Array, int]:
+        """Return memory with a room of `nbytes` for each worker, and the bytes between two rooms.
 
-        A room holds a block of each matrix and a tile. The calling thread keeps the memory.
+        The calling thread keeps the memory.
         """
-        nbytes, rows = vector_shape()
-        vectors = BLOCK_DEPTH * _BLOCK_COLUMNS + rows * VECTORS
-        turned = _TURNED_ROWS * (BLOCK_DEPTH * np.dtype(np.float64).itemsize + nbytes)
-        room = -(-(vectors * nbytes + turned) // 4096) * 4096
+        room = -(-nbytes // 4096) * 4096
         if self._memory.size < workers * room + 64:
             self._memory = np.empty(workers * room + 64, np.uint8)
         return self._memory, room
 
 
-_scratch = _Scratch()
+scratch = _Scratch()
+
+
+@functools.cache
+def _room_nbytes() -> int:
+    """Return the bytes of a block of each matrix and a tile."""
+    nbytes, rows = vector_shape()
+    vectors = BLOCK_DEPTH * _BLOCK_COLUMNS + rows * VECTORS
+    turned = _TURNED_ROWS * (BLOCK_DEPTH * np.dtype(np.float64).itemsize + nbytes)
+    return vectors * nbytes + turned
 
 
 @inlined

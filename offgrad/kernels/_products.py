@@ -7,6 +7,8 @@ one pool: no second set of threads waits in a loop for cores that kernels use.
 
 Integers that float64 can hold are multiplied as such: NumPy has no fast loop for integers.
 
+Products of float32 may be computed in parts by AMX (`_split_products`), on request.
+
 Products of bfloat16 use the CPU's instructions for them (`_bfloat16_products`). Without these, and
 for float16, both factors become float32, and the result is rounded once.
 """
@@ -29,6 +31,8 @@ from offgrad.kernels._halves import in_float32
 from offgrad.kernels._openblas import library
 from offgrad.kernels._parallel import BLOCK, Body, in_ranges, num_workers, parallel_for
 from offgrad.kernels._product_loops import tiles_body, usable
+from offgrad.kernels._split_products import tiles_body as split_tiles_body
+from offgrad.kernels._split_products import usable as split_usable
 
 DIRECT_COST = 1 << 20
 """Multiplications of a product that NumPy computes as it does: here the rest takes longer."""
@@ -56,6 +60,18 @@ _LATE = 0.25
 
 _PER_ELEMENT = 16
 """Multiplications in the time that kernels spend on an element."""
+
+_settings = {"splits float32": False}
+
+
+def allow_split_products(allowed: bool) -> bool:
+    """Set whether a CPU's AMX may multiply float32 in parts (`_split_products`).
+
+    Return whether that was allowed before.
+    """
+    before = _settings["splits float32"]
+    _settings["splits float32"] = allowed
+    return before
 
 
 def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
@@ -213,6 +229,12 @@ def _in_tiles(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     """Write [outer, inner] products of matrices by a compiled loop."""
     outer, inner, rows, columns = out.shape
     count, depth = outer * inner, a.shape[3]
+    if _settings["splits float32"] and split_usable(*[each[0, 0] for each in (a, b, out)]):
+        tile, bounds, workers = _tiling(rows, columns, depth, count, num_workers(), 32)
+        body, is_incomplete = split_tiles_body(a, b, out, bias, tile, workers)
+        in_ranges(body, bounds, workers)
+        if not is_incomplete.any():
+            return
     make_body, unit = (bfloat16_tiles_body, 32) if is_half(out.dtype) else (tiles_body, 16)
     tile, bounds, workers = _tiling(rows, columns, depth, count, num_workers(), unit)
     in_ranges(make_body(a, b, out, bias, tile, workers), bounds, workers)

@@ -184,6 +184,12 @@ def _product(x: Array) -> None:
     kernels.matmul(side, side, side.copy())
 
 
+def _split_product(x: Array) -> None:
+    before = kernels.allow_split_products(True)
+    _product(x)
+    kernels.allow_split_products(before)
+
+
 def _halves(x: Array) -> None:
     for dtype in (np.float16, ml_dtypes.bfloat16):
         side = np.ones((128, 128), dtype)
@@ -595,6 +601,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),
     "elements of a rank": lambda x: kernels.sorted_indices(_large(x), False, 4, 5),
     "16-bit floats": _halves,
+    "products in parts": _split_product,
     "erf": _large_elementwise(kernels.erf, 1),
     "erfc": _large_elementwise(kernels.erfc, 1),
     "erfinv": _large_elementwise(kernels.erfinv, 1),
