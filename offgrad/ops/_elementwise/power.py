@@ -9,6 +9,7 @@ from offgrad import kernels
 from offgrad.autograd import grad_mode
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, numpy_dtype, wrap
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
     are_large,
@@ -198,7 +199,7 @@ class PowScalar(Op):
         base = x._array
         if (
             n - 1 in _STEPS
-            and self.is_plain(grad)
+            and (self.is_plain(grad) or (type(grad._array) is MetaArray and not is_recorded))
             and kernels.is_large(base.size)
             and base.dtype.char in "fd"
             and grad._array.dtype == base.dtype
