@@ -125,3 +125,20 @@ def test_heads_without_width_attend_to_all_keys_alike(
         found.append([each.detach().numpy() for each in (result, q.grad, v.grad)])
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 5, 8), (3, 5, 8), (5, 8), (2, 3, 4, 5, 8)])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_layout_of_attention_is_that_of_the_query(
+    shape: tuple[int, ...], is_transposed: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    found = []
+    for m in (offgrad, torch):
+        q = m.ones(shape)
+        if is_transposed and len(shape) == 4:
+            q = q.transpose(1, 2).contiguous().transpose(1, 2)
+        for options in ({}, {"is_causal": True}):
+            result = m.nn.functional.scaled_dot_product_attention(q, m.ones(shape), q, **options)
+            found.append(result.stride())
+    assert found[:2] == found[2:]

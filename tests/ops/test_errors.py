@@ -142,6 +142,9 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "attention sizes": lambda m: F(m).scaled_dot_product_attention(
         m.ones(1, 2, 3), m.ones(1, 2, 4), m.ones(1, 2, 4)
     ),
+    "attention heads": lambda m: F(m).scaled_dot_product_attention(
+        m.ones(2, 4, 6, 8), m.ones(2, 2, 6, 8), m.ones(2, 2, 6, 8)
+    ),
     "attention dtypes": lambda m: F(m).scaled_dot_product_attention(
         m.ones(1, 2, 3), m.ones(1, 2, 3).double(), m.ones(1, 2, 3)
     ),

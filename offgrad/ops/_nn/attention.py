@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["scaled_dot_product_attention"]
 
 
-def _empty_heads(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return memory for [B, H, rows, columns], the heads of a row side by side: projections before
-    and after them need no copy.
+def _empty_like(x: Array, columns: int) -> Array:
+    """Return memory for [B, H, rows, columns], C-contiguous if x [B, H, rows, D] is.
+
+    Otherwise the heads of a row are side by side: projections before and after need no copy.
     """
-    batch, heads, rows, columns = shape
-    return memory.empty((batch, rows, heads, columns), dtype).transpose(0, 2, 1, 3)
+    batch, heads, rows = x.shape[:3]
+    if x.flags.c_contiguous:
+        return memory.empty((batch, heads, rows, columns), x.dtype)
+    return memory.empty((batch, rows, heads, columns), x.dtype).transpose(0, 2, 1, 3)
 
 
 class ScaledDotProductAttention(Op):
@@ -50,7 +53,7 @@ class ScaledDotProductAttention(Op):
         self.options = options
         self.scale, self.is_causal = scale, options["causal"]
         self.dropout_p = options["dropout_p"]
-        out = _empty_heads((*q.shape[:3], v.shape[3]), q.dtype)
+        out = _empty_like(q, v.shape[3])
         lse = memory.empty(q.shape[:3], wide_dtype(q.dtype))
         kernels.attention(q, k, v, out, lse, mask=mask, **options)
         self.save(query=q, key=k, value=v, attn_mask=mask, output=out, logsumexp=lse)
@@ -91,11 +94,7 @@ class ScaledDotProductAttentionBackward(Op):
         self.options, self.needs = options, needs
         self.save(grad=grad, query=q, key=k, value=v, attn_mask=mask)
         dq, dk, dv = (
-            None
-            if not needed
-            else memory.empty(each.shape, each.dtype)
-            if each.flags.c_contiguous
-            else _empty_heads(each.shape, each.dtype)
+            _empty_like(each, each.shape[3]) if needed else None
             for each, needed in zip((q, k, v), needs, strict=False)
         )
         kernels.attention_backward(grad, q, k, v, result, lse, dq, dk, dv, mask=mask, **options)
@@ -204,7 +203,13 @@ def scaled_dot_product_attention(
         k, v = _repeat_heads(q, k, where), _repeat_heads(q, v, where)
     batch = q._array.shape[:-2]
     if not batch == k._array.shape[:-2] == v._array.shape[:-2]:
-        batch = np.broadcast_shapes(*(each._array.shape[:-2] for each in (q, k, v)))
+        try:
+            batch = np.broadcast_shapes(*(each._array.shape[:-2] for each in (q, k, v)))
+        except ValueError:
+            hint = "" if enable_gqa else "; enable_gqa=True lets groups of heads share keys"
+            raise shape_error(
+                where, f"query, key and value must have the same batches and heads{hint}", q, k, v
+            ) from None
     q, k, v = (_heads(each, batch) for each in (q, k, v))
     mask = None if attn_mask is None else _mask(attn_mask, batch, q, k, where)
     # Of heads without width all scores are 0, whatever the factor.
