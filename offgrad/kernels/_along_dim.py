@@ -28,6 +28,8 @@ def are_within(index: Array, low: int, high: int) -> bool:
     """Whether all integers of `index` are from `low` to ``high - 1``."""
     if not index.size or type(index) is MetaArray:
         return True
+    if 0 in index.strides:
+        index = index[tuple([slice(None) if stride else 0 for stride in index.strides])]
     if index.size <= BLOCK or not index.flags.c_contiguous:
         lowest, highest = np.minimum.reduce(index, axis=None), np.maximum.reduce(index, axis=None)
         return bool(lowest >= low and highest < high)
@@ -53,6 +55,7 @@ def gather(x: Array, index: Array, dim: int, out: Array) -> None:
         out: C-contiguous, of x's dtype; the shape of `index`, or that of x with the length of the
             vector along `dim`.
     """
+    index = _shared(x, index, dim)
     if not _is_compiled(x, out, index, dim):
         out[...] = x[_where(x, index, dim)]
         return
@@ -76,6 +79,7 @@ def scatter_add(out: Array, index: Array, source: Array, dim: int) -> None:
 
     What is added to one element is added in the order of `source`, on any number of threads.
     """
+    index = _shared(out, index, dim)
     if not uses_numba(out, source) or not _is_compiled(out, source, index, dim):
         np.add.at(out, _where(out, index, dim), source)
         return
@@ -88,6 +92,7 @@ def scatter_reduce(out: Array, index: Array, source: Array, dim: int, reduce: st
     As `scatter_add`, by "prod", "amax" or "amin".
     """
     ufunc, action = _REDUCTIONS[reduce]
+    index = _shared(out, index, dim)
     if uses_numba(out, source) and _is_compiled(out, source, index, dim):
         _scatter(action, out, index, source, dim)
     else:
@@ -99,11 +104,24 @@ def scatter(out: Array, index: Array, source: Array, dim: int) -> None:
 
     As `scatter_add`; of several at one element the last one stays.
     """
+    index = _shared(out, index, dim)
     if not _is_compiled(out, source, index, dim):
         out[_where(out, index, dim)] = source
         return
     bits = BITS[out.dtype.itemsize]
     _scatter(_PUT, out.view(bits), index, source.view(bits), dim)
+
+
+def _shared(x: Array, index: Array, dim: int) -> Array:
+    """Return the vector that an index repeats along all other dimensions of x; or the index."""
+    if index.ndim != x.ndim or x.ndim == 1 or not index.size:
+        return index
+    for other in range(x.ndim):
+        size = index.shape[other]
+        if other != dim and (size != x.shape[other] or (size > 1 and index.strides[other])):
+            return index
+    vector: Array = index[(*(0,) * dim, slice(None), *(0,) * (x.ndim - dim - 1))]
+    return vector
 
 
 def _where(array: Array, index: Array, dim: int) -> tuple[Any, ...]:
@@ -234,6 +252,26 @@ def _combined(old: Any, new: Any, action: int) -> Any:
     return new
 
 
+@inlined
+def _combine_lines(line: Any, values: Any, action: int) -> None:
+    """Combine neighbours, in one vectorised loop for each action."""
+    if action == _ADD:
+        for r in range(line.size):
+            line[r] += values[r]
+    elif action == _MULTIPLY:
+        for r in range(line.size):
+            line[r] *= values[r]
+    elif action == _MAXIMUM:
+        for r in range(line.size):
+            line[r] = _combined(line[r], values[r], _MAXIMUM)
+    elif action == _MINIMUM:
+        for r in range(line.size):
+            line[r] = _combined(line[r], values[r], _MINIMUM)
+    else:
+        for r in range(line.size):
+            line[r] = values[r]
+
+
 @jit
 def _scatter_loop(
     target: Any,
@@ -262,11 +300,10 @@ def _scatter_loop(
         part = target[base : base + plane]
         at = index[(row % index_rows) * index_row_step :]
         values = source[row * width : (row + 1) * width]
-        if index_step == 0 and action == _ADD:
-            line = part[at[0] * scale + first : at[0] * scale + last]
-            added = values[first:last]
-            for r in range(line.size):
-                line[r] += added[r]
+        if index_step == 0:
+            _combine_lines(
+                part[at[0] * scale + first : at[0] * scale + last], values[first:last], action
+            )
         else:
             for r in range(first, last):
                 place = np.uintp(at[r * index_step] * scale + r * step)

@@ -140,3 +140,39 @@ def test_scatter_reduce(
         ufunc.at(expected, tuple(grid), source)
         kernels.scatter_reduce(out, index, source, dim, reduce)
         np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (3, 5, 4), (40, 1, 900)])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("is_smaller", [False, True])
+def test_an_expanded_index(
+    shape: tuple[int, ...], dim: int, is_smaller: bool, rng: np.random.Generator, backend: str
+) -> None:
+    picked = tuple(
+        100 if axis == dim else max(1, size - is_smaller) for axis, size in enumerate(shape)
+    )
+    vector = rng.integers(0, shape[dim], 100).reshape([-1 if d == dim else 1 for d in range(3)])
+    expanded = np.broadcast_to(vector, picked)
+    x = rng.normal(size=shape).astype(np.float32)
+    source = rng.normal(size=picked).astype(np.float32)
+    x[rng.random(shape) < 0.01] = np.nan
+    source[rng.random(picked) < 0.01] = np.nan
+
+    def all_results(index: Any) -> list[Any]:
+        gathered = np.empty(picked, np.float32)
+        kernels.gather(x, index, dim, gathered)
+        results = [gathered]
+        for scatter in (kernels.scatter, kernels.scatter_add):
+            results.append(x.copy())
+            scatter(results[-1], index, source, dim)
+        for reduce in ("prod", "amax", "amin"):
+            results.append(x.copy())
+            kernels.scatter_reduce(results[-1], index, source, dim, reduce)
+        return results
+
+    for found, expected in zip(
+        all_results(expanded), all_results(np.ascontiguousarray(expanded)), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert kernels.are_within(expanded, 0, shape[dim])
+    assert not kernels.are_within(expanded, 0, int(vector.max()))
