@@ -144,12 +144,21 @@ def _contract(
     tensor, labels = tensors[0]
     for position in range(1, len(tensors)):
         later = {label for _, each in tensors[position + 1 :] for label in each}
-        tensor, labels = _multiply(tensor, labels, *tensors[position], later.union(result))
+        pair = (tensor, labels), tensors[position]
+        if position == len(tensors) - 1 and _is_second_first(labels, pair[1][1], result):
+            pair = pair[::-1]  # so that the result has the order of the memory
+        tensor, labels = _multiply(*pair[0], *pair[1], later.union(result))
     order = [labels.index(label) for label in result]
     if order != sorted(order):
         tensor = tensor.permute(order)
     shape = tuple(sizes[label] for label in result)
     return tensor if tensor._array.shape == shape else tensor.expand(shape)
+
+
+def _is_second_first(first: list[Any], second: list[Any], result: list[Any]) -> bool:
+    """Whether labels of the second operand alone come in the result before those of the first."""
+    own = [label in second for label in result if (label in first) != (label in second)]
+    return bool(own) and own[0]
 
 
 def _summed(tensor: "Tensor", labels: list[Any], over: set[Any]) -> "tuple[Tensor, list[Any]]":
