@@ -209,5 +209,4 @@ def index_reduce(
     spread = np.broadcast_to(
         at._array.reshape(-1, *(1,) * (len(shape) - axis - 1)).astype(np.int64), shape
     )
-    chosen = wrap(np.ascontiguousarray(spread))
-    return scatter_reduce(x, axis, chosen, values, reduce, include_self=include_self)
+    return scatter_reduce(x, axis, wrap(spread), values, reduce, include_self=include_self)
