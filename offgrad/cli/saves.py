@@ -1,5 +1,6 @@
 """What the steps of a script save for backward, recorded without a change to it."""
 
+import os
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +12,8 @@ from offgrad.session.scope import share_hooks
 class StepSaves:
     """Records all threads inside the block. Each step of an optimizer ends a step.
 
+    The steps of a process that the script forked are its own: they neither count nor end it.
+
     Args:
         max_nbytes: how much memory that only backward needs may stay, the rest goes to the disk;
             None for no bound.
@@ -20,6 +23,7 @@ class StepSaves:
     def __init__(self, max_nbytes: int | None = None, max_steps: int | None = None) -> None:
         self._recorder = SaveRecorder(max_nbytes)
         self._max_steps, self._steps = max_steps, 0
+        self._pid = os.getpid()
 
     @property
     def recording(self) -> Recording | None:
@@ -46,6 +50,8 @@ class StepSaves:
     def _step(self) -> None:
         if self._recorder.has_saves:  # else a step of another optimizer, just now
             self._recorder.step()
+            if os.getpid() != self._pid:
+                return
             self._steps += 1
             if self._max_steps is not None and self._steps >= self._max_steps:
                 raise SystemExit  # a thread ends by it without a traceback

@@ -115,8 +115,11 @@ def _checked(options: dict[str, Any]) -> int:
 def _record_and_tune(
     program: Script, nbytes: int, steps: int, machine: Machine, seconds: float
 ) -> int:
-    """Run a script for some steps, and choose for the one that saved most."""
-    saves = StepSaves(nbytes, steps)
+    """Run a script for some steps, and choose for the one that saved most.
+
+    A process that the script forked only ends, with the script's status.
+    """
+    saves, pid = StepSaves(nbytes, steps), os.getpid()
     try:
         with saves:
             program.run()
@@ -124,8 +127,10 @@ def _record_and_tune(
         show(f"offgrad: {error.format_message()}")
         return error.exit_code
     except SystemExit:  # of the script, or since enough is recorded
-        if saves.recording is None:
+        if saves.recording is None or os.getpid() != pid:
             raise
+    if os.getpid() != pid:
+        return 0
     if saves.recording is None:
         show(f"offgrad: {program.name} saved nothing for backward: does it train with offgrad?")
         return 1

@@ -1,5 +1,6 @@
 """offgrad replay and offgrad tune, in this process."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -148,3 +149,74 @@ def test_the_largest_step_is_kept_and_evaluation_is_no_step() -> None:
     assert saves.recording is not None
     assert len(saves.recording.saves) == 2
     assert len(saves.recording.passes) == 1
+
+
+POOL = """
+import multiprocessing, os, offgrad
+
+def train(number):
+    model = offgrad.nn.Linear(8, 8)
+    optimizer = offgrad.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        model(offgrad.randn(4, 8)).sum().backward()
+        optimizer.step()
+        print("step", step, "of", number, flush=True)
+    return number
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print("trained", pool.map(train, range(2)), flush=True)
+    train(9)
+"""
+
+FORK = """
+import os, sys, offgrad
+
+pid = os.fork()
+model = offgrad.nn.Linear(8, 8)
+optimizer = offgrad.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    model(offgrad.randn(4, 8)).sum().backward()
+    optimizer.step()
+    if step == 0 and pid:
+        print("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+if "exit" in sys.argv:
+    sys.exit(7)
+"""
+
+
+def _tune_script(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], *script: str, steps: int = 3
+) -> "subprocess.CompletedProcess[str]":
+    return run("tune", "--budget", "1MiB", "--bandwidth", "1GB/s", "--seconds", "0.1",
+               "--steps", str(steps), *script)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_steps_of_forked_processes_are_their_own(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    (tmp_path / "pool.py").write_text(POOL)
+    result = _tune_script(run, "pool.py", steps=2)
+    lines = result.stdout.splitlines()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "trained [0, 1]" in lines
+    assert [f"step {step} of 9" in lines for step in range(4)] == [True, False, False, False]
+    assert parse_policy(lines[-1]).lossless
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(("argument", "status"), [("return", 0), ("exit", 7)])
+def test_a_forked_process_ends_without_a_report(
+    run: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+    argument: str,
+    status: int,
+) -> None:
+    (tmp_path / "fork.py").write_text(FORK)
+    result = _tune_script(run, "fork.py", argument)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"status {status}" in result.stdout.splitlines()
+    assert result.stdout.count("Held for backward") == 1
