@@ -30,6 +30,11 @@ class StepSaves:
         """Of the step that saved most; None without any."""
         return self._recorder.recording if self._recorder.has_recording else None
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether `max_steps` steps were made; what ends the script then is no failure of it."""
+        return self._max_steps is not None and self._steps >= self._max_steps
+
     def __enter__(self) -> Self:
         self._recorder.start()
         share_hooks()
@@ -53,5 +58,5 @@ class StepSaves:
             if os.getpid() != self._pid:
                 return
             self._steps += 1
-            if self._max_steps is not None and self._steps >= self._max_steps:
+            if self.has_enough:
                 raise SystemExit  # a thread ends by it without a traceback

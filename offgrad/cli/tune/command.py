@@ -126,8 +126,8 @@ def _record_and_tune(
     except BadValue as error:
         show(f"offgrad: {error.format_message()}")
         return error.exit_code
-    except SystemExit:  # of the script, or since enough is recorded
-        if saves.recording is None or os.getpid() != pid:
+    except SystemExit as exit:  # of the script, or since enough is recorded
+        if os.getpid() != pid or (exit.code not in (None, 0) and not saves.has_enough):
             raise
     if os.getpid() != pid:
         return 0

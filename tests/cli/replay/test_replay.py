@@ -220,3 +220,50 @@ def test_a_forked_process_ends_without_a_report(
     assert (result.returncode, result.stderr) == (0, "")
     assert f"status {status}" in result.stdout.splitlines()
     assert result.stdout.count("Held for backward") == 1
+
+
+EXIT = """
+import sys, offgrad
+
+model = offgrad.nn.Linear(8, 8)
+optimizer = offgrad.optim.SGD(model.parameters(), lr=0.1)
+try:
+    for step in range(2):
+        model(offgrad.randn(4, 8)).sum().backward()
+        optimizer.step()
+except BaseException:
+    sys.exit("ended early")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "status", "message"),
+    [
+        ("sys.exit('data set is damaged')", 1, "data set is damaged\n"),
+        ("sys.exit(5)", 5, ""),
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit()", 0, ""),
+    ],
+)
+def test_a_script_that_fails_after_a_step_gives_its_status(
+    run: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+    end: str,
+    status: int,
+    message: str,
+) -> None:
+    (tmp_path / "train.py").write_text(EXIT + end)
+    result = _tune_script(run, "train.py")
+    assert (result.returncode, result.stderr) == (status, message)
+    assert ("Held for backward" in result.stdout) == (status == 0)
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_as_its_training_ends_is_tuned(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(EXIT)
+    result = _tune_script(run, "train.py", steps=1)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Held for backward" in result.stdout
