@@ -4,6 +4,7 @@ import inspect
 import os
 import random
 import sys
+import threading
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
@@ -64,6 +65,9 @@ class Script(_Program):
     A step ends with a call of ``step()`` of the optimizer that was the first to make one. So the
     first step includes all that comes before the training. After the last step the script ends,
     by an exception that it should not catch.
+
+    Which thread makes the first step is a race, and the loss and the gradients of a step are those
+    of all threads; so a script with steps in several threads is not the same in each run.
     """
 
     def __init__(self, config: Config, session: OffloadSession) -> None:
@@ -71,6 +75,12 @@ class Script(_Program):
         self._counted: Optimizer | None = None
         self._num_steps = 0
         self._pid = os.getpid()
+        self._threads: set[threading.Thread] = set()
+
+    @property
+    def has_steps_in_several_threads(self) -> bool:
+        """Whether several threads called ``step()`` of an optimizer."""
+        return len(self._threads) > 1
 
     def train(self, turn: Turn, done: Done) -> None:
         """Run the script; call `turn` before, and `done` after each step.
@@ -82,6 +92,7 @@ class Script(_Program):
         def after_update(optimizer: Optimizer, *_: Any) -> None:
             if os.getpid() != self._pid:
                 return  # the steps of a process that the script forked are its own
+            self._threads.add(threading.current_thread())
             if self._counted is None:
                 self._counted = optimizer
             if optimizer is not self._counted:

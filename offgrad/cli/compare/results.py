@@ -62,8 +62,9 @@ class Run:
         parameter_nbytes: bytes of the model's parameters.
         model_nbytes: bytes of parameters, gradients and the optimizer's state.
         address_space_nbytes: allowed by the hard limit; None without one.
+        is_comparable: whether the program itself makes the same steps in each run.
         equal: whether loss and gradients of all steps equal the reference's bit for bit; None if
-            one of the two did not finish.
+            one of the two did not finish, or is not comparable.
         warnings: of the worker.
     """
 
@@ -89,6 +90,7 @@ class Run:
     parameter_nbytes: int = 0
     model_nbytes: int = 0
     address_space_nbytes: int | None = None
+    is_comparable: bool = True
     equal: bool | None = None
     warnings: list[str] = field(default_factory=list)
     # By step: memory over time as JSON, compressed, since a comparison may have many steps.
@@ -171,12 +173,16 @@ class Run:
         """Whether its bits differ from the reference's although it is lossless."""
         return self.equal is False and self.lossless
 
+    @property
+    def _has_comparable_steps(self) -> bool:
+        return self.is_timed and self.is_comparable
+
     def compare(self, reference: "Run") -> None:
         """Set `equal` by comparing losses and gradients of all steps with the reference's.
 
         If one was stopped, of the steps that both did.
         """
-        if not self.is_timed or not reference.is_timed:
+        if not self._has_comparable_steps or not reference._has_comparable_steps:
             self.equal = None
         else:
             pairs = zip(self.steps, reference.steps, strict=False)
@@ -231,6 +237,7 @@ class Run:
             },
             ledger_steps=sum(len(run.steps) for run in reported),
             peak_rss_nbytes=max(run.peak_rss_nbytes or 0 for run in runs) or None,
+            is_comparable=all(run.is_comparable for run in runs),
             warnings=list(dict.fromkeys(text for run in runs for text in run.warnings)),
         )
         merged._profiles = {

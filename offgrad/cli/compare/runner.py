@@ -183,6 +183,9 @@ def _store_report(run: Run, event: str, report: dict[str, Any]) -> None:
         run.add_profile(report.pop("step"), report)
     elif event == "warning":
         run.warnings.append(report["message"])
+    elif event == "not comparable":
+        run.is_comparable = False
+        run.warnings.append(report["message"])
     elif event == "step":
         run.steps.append(report)
     elif event == "out of memory":

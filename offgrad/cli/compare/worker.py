@@ -31,6 +31,10 @@ from offgrad.session import offload
 
 _GRACE_SECONDS = 10.0
 _MAX_TIMELINE_POINTS = 3000
+_SEVERAL_THREADS = (
+    "steps come from several threads, so which one makes a step first is a race, and losses and "
+    "gradients cannot be compared"
+)
 _UNUSED = (
     "the policy got no tensor, so these figures compare nothing: offload sessions and saved-tensor "
     "hooks of the program itself come first; take them out of it to compare policies"
@@ -99,6 +103,7 @@ def _work(
     ledger = {} if session is None else session.ledger.as_dict()
     if session is not None and worker.has_trained and not session.ledger.saves:
         report("warning", message=_UNUSED)
+    worker.report_threads()
     report("end", ledger=ledger, peak_rss_nbytes=peak_rss(), base_rss_nbytes=worker.base_rss_nbytes)
 
 
@@ -110,6 +115,7 @@ class _Worker:
         self.base_rss_nbytes = base_rss_nbytes
         self._trained: Training | Script | StepFunction | None = None
         self._num_steps = 0
+        self._is_comparable = True
 
     def make(self, text: Bytes, session: Any, library: str) -> None:
         """Make what is trained."""
@@ -148,9 +154,19 @@ class _Worker:
         )
         self._report_profile()
 
+    def report_threads(self) -> None:
+        """Report, once, that a script makes steps in several threads."""
+        trained = self._trained
+        if not self._is_comparable or not isinstance(trained, Script):
+            return
+        if trained.has_steps_in_several_threads:
+            self._is_comparable = False
+            self._report("not comparable", message=_SEVERAL_THREADS)
+
     def _done(self, step: Step) -> None:
         if self._num_steps < 2 and not self._config.is_model:  # twice, for a second optimizer
             self._report("model", **self.sizes())
+        self.report_threads()
         self._report_profile()
         self._report("step", **dataclasses.asdict(step))
         self._num_steps += 1

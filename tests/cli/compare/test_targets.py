@@ -217,6 +217,43 @@ def test_the_policy_applies_to_threads(run: Finished, tmp_path: Path) -> None:
     assert disk["ledger"]["written_nbytes"]
 
 
+# Each run begins with the other thread, as a race might.
+RACE = """
+import os, threading, offgrad
+
+models = [offgrad.nn.Linear(8, 8) for _ in range(2)]
+
+def train(model):
+    optimizer = offgrad.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(offgrad.ones(4, 8)).square().mean().backward()
+        optimizer.step()
+
+try:
+    os.mkdir("turn")
+except FileExistsError:
+    os.rmdir("turn")
+    models.reverse()
+for model in models:
+    thread = threading.Thread(target=train, args=(model,))
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.slow
+def test_steps_of_several_threads_are_not_compared(run: Finished, tmp_path: Path) -> None:
+    (tmp_path / "race.py").write_text(RACE)
+    done = run("compare", "race.py", "--steps", "2", "--policies", "keep,disk,min=0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    keep, disk = _runs(tmp_path)
+    assert keep["final_loss"] != disk["final_loss"]
+    assert disk["identical_to_reference"] is None
+    assert "every policy: warning: steps come from several threads" in done.stdout
+    assert "DIFFER" not in done.stdout
+
+
 @pytest.mark.slow
 def test_a_rule_that_matched_nothing_is_named(run: Finished, tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text(f"{LOOP}train(2)\nsys.exit(0)\n")
