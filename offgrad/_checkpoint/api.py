@@ -24,7 +24,8 @@ def save(
     Args:
         obj: tensors, modules, containers of them, or any other object that can be pickled.
         f: a path, or an open file with ``write``. A path gets the new file as a whole at the end:
-            an interrupted save leaves the old one.
+            an interrupted save leaves the old one. If it is killed, it also leaves an unfinished
+            file beside it, which the next save to this path removes; never one of a living process.
         pickle_module: only `pickle`.
         pickle_protocol: ``torch.load`` with ``weights_only=True`` reads protocol 2.
         _use_new_zipfile_serialization: must be true.

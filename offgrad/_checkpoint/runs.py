@@ -7,11 +7,10 @@ import random
 import re
 import sys
 import threading
-import time
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,6 @@ from offgrad.utils.data import DataLoader
 __all__ = ["ResumableLoader", "Save", "latest", "load", "save"]
 
 _NAME = re.compile(r"checkpoint-(\d{8,})\.pt")
-_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
-_MIN_AGE_SECONDS = 60.0
 _CHUNK = 16 << 20
 
 AnyPath = str | os.PathLike[str]
@@ -115,6 +112,10 @@ def save(
 ) -> Save:
     """Write a checkpoint, as a whole or not at all.
 
+    A process that is killed while it writes leaves an unfinished file, whose name begins with a
+    dot. The next `save` in that folder removes those whose writer is dead, and none of a living
+    process.
+
     Args:
         path: of the file; with `step` of a folder, which gets a file for each step.
         step: the number of steps done; `load` returns it as ``"step"``.
@@ -160,7 +161,7 @@ def save(
 
     def write() -> None:
         try:
-            _sweep(folder)
+            writer.sweep(folder)
             with writer.replacing(str(target)) as file:
                 writer.write(content, file, "checkpoint", 2)
                 file.flush()
@@ -248,16 +249,6 @@ def _numbered(folder: Path) -> list[Path]:
     """Return the files of steps in a folder, the earliest first."""
     found = [(int(match[1]), each) for each in folder.iterdir() if (match := _match(each))]
     return [each for _, each in sorted(found)]
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the unfinished files of processes that were killed."""
-    for each in folder.glob(".*.tmp"):
-        if _UNFINISHED.fullmatch(each.name):
-            with suppress(OSError), open(each, "rb") as file:
-                writer.lock(file)  # whoever writes it has the lock
-                if time.time() - os.fstat(file.fileno()).st_mtime > _MIN_AGE_SECONDS:
-                    each.unlink()
 
 
 def _match(file: Path) -> "re.Match[str] | None":

@@ -4,8 +4,10 @@ import contextlib
 import io
 import os
 import pickle
+import re
 import stat
 import sys
+import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -29,6 +31,8 @@ if sys.platform != "win32":
 
 _ALIGNMENT = 64
 _CHUNK = 16 << 20
+_UNFINISHED = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{12}\.(?P<kind>tmp|new)")
+_GRACE_SECONDS = 60.0
 _TYPES = {dtype: name for name, dtype in STORAGE_TYPES.items()}
 _PADDING = b"FB"  # the id of an extra field whose content readers ignore
 
@@ -277,12 +281,40 @@ def lock(file: BinaryIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def sweep(folder: str | os.PathLike[str], name: str | None = None) -> None:
+    """Remove the unfinished files in a folder whose writer is dead; those of `name`, if given.
+
+    A writer holds the lock of its file, and so do processes that it forked meanwhile. A file that
+    is not locked yet, as it is for an instant, has another name, and must be old to be removed.
+    """
+    with contextlib.suppress(OSError):
+        names = os.listdir(folder)
+        for each in names:
+            match = _UNFINISHED.fullmatch(each)
+            if match and name in (None, match["name"]):
+                with contextlib.suppress(OSError):
+                    _remove_abandoned(os.path.join(folder, each), match["kind"])
+
+
+def _remove_abandoned(path: str, kind: str) -> None:
+    """Remove an unfinished file, unless a living process may be writing it."""
+    if kind == "new" and time.time() - os.stat(path).st_mtime <= _GRACE_SECONDS:
+        return
+    if sys.platform == "win32":  # an open file cannot be removed there
+        os.unlink(path)
+        return
+    with open(path, "r+b") as file:  # an exclusive lock on NFS needs a file open for writing
+        lock(file)
+        os.unlink(path)
+
+
 @contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
     """Open a new file that takes the place of `path` when the block ends without an error.
 
-    It is written beside `path`, so whoever reads sees the old file or the whole new one. What is
-    no ordinary file, such as a pipe, is opened itself.
+    It is written beside `path`, so whoever reads sees the old file or the whole new one. What
+    killed processes have left of it there is removed. What is no ordinary file, such as a pipe, is
+    opened itself.
 
     Raises:
         RuntimeError: the folder does not exist.
@@ -299,18 +331,28 @@ def replacing(path: str) -> Iterator[BinaryIO]:
         with open(path, "wb") as file:
             yield file
         return
-    temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.urandom(6).hex()}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            with contextlib.suppress(OSError):
-                lock(file)  # shows that this process still writes it
-            yield file
-        if mode:
-            os.chmod(temporary, stat.S_IMODE(mode))
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = path  # as of a full drive
-        raise
+    sweep(folder, os.path.basename(path))
+    begin = os.path.join(folder, f".{os.path.basename(path)}.{os.urandom(6).hex()}")
+    unlocked, locked = f"{begin}.new", f"{begin}.tmp"
+    temporary = unlocked
+    with contextlib.ExitStack() as block:
+        try:
+            with open(unlocked, "xb") as file:
+                if sys.platform != "win32":  # an open file cannot be renamed there
+                    with contextlib.suppress(OSError):  # of file systems without locks
+                        lock(file)
+                        # The lock lasts until the last descriptor is closed.
+                        block.callback(os.close, os.dup(file.fileno()))
+                        os.rename(unlocked, locked)
+                        temporary = locked
+                yield file
+            if mode:
+                os.chmod(temporary, stat.S_IMODE(mode))
+            os.replace(temporary, path)
+        except BaseException as error:
+            for each in (unlocked, locked):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(each)
+            if isinstance(error, OSError) and error.errno and error.filename is None:
+                error.filename = path  # as of a full drive
+            raise
