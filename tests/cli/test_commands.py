@@ -160,6 +160,45 @@ def test_a_mistyped_folder_is_not_made(
 
 
 @pytest.mark.parametrize("command", ["bench-storage", "compare", "doctor", "profile", "run"])
+def test_an_empty_name_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [__file__] if command in ("profile", "run") else []
+    status, _, errors = output(capsys, command, "--directory", "", *arguments)
+    assert (status, errors) == (
+        2,
+        "offgrad: --directory needs the name of a folder, got an empty one\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("directory", "message"),
+    [
+        ("", "--directory needs the name of a folder, got an empty one"),
+        (
+            "/proc/none/x",
+            "--directory /proc/none/x cannot be written to: it does not exist, and no folder can "
+            "be made in /proc: ",
+        ),
+        ("FOLDER/link/x", "it does not exist, and no folder can be made in FOLDER/link: "),
+        ("FOLDER/file/x", "cannot be written to: Not a directory"),
+        ("FOLDER/" + 300 * "x", "cannot be written to: File name too long"),
+    ],
+)
+def test_a_folder_that_cannot_be_made(
+    directory: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if directory.startswith("/proc") and not os.path.isdir("/proc"):
+        pytest.skip("there is no /proc")
+    (tmp_path / "link").symlink_to("nothing")
+    (tmp_path / "file").touch()
+    given, expected = (each.replace("FOLDER", str(tmp_path)) for each in (directory, message))
+    status, _, errors = output(capsys, "doctor", "--directory", given)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert expected in errors
+    assert "mkdir" not in errors
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("command", ["bench-storage", "compare", "doctor", "profile", "run"])
 def test_a_file_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [__file__] if command in ("profile", "run") else []
     status, _, errors = output(capsys, command, "--directory", __file__, *arguments)

@@ -88,7 +88,7 @@ class _Compare(click.Command):
 @click.option("--torch", "with_torch", is_flag=True, help="Train built-in models on PyTorch, too.")
 @click.option("--seed", default=0, help="Seed for weights, batches and dropout.")
 @click.option("--text", "text_path", type=_PATH, help="File or folder that gpt learns.")
-@click.option("--directory", type=_PATH, metavar="FOLDER", help="Where stores write.")
+@click.option("--directory", metavar="FOLDER", help="Where stores write.")
 @click.option("--output", default="offgrad-compare", type=_PATH, help="Folder for the results.")
 @click.option("--fresh", is_flag=True, help="Start over instead of going on after Ctrl-C.")
 @click.option("--curve", is_flag=True, help="Plot samples per second against memory, by batch.")
@@ -105,7 +105,7 @@ def compare(
     target: str,
     arguments: tuple[str, ...],
     output: Path,
-    directory: Path | None,
+    directory: str | None,
     from_files: bool,
     **options: Any,
 ) -> int:
@@ -139,14 +139,14 @@ def compare(
 
 
 @contextlib.contextmanager
-def _spilling_to(directory: Path | None) -> Iterator[None]:
+def _spilling_to(directory: str | None) -> Iterator[None]:
     """Let this process and its workers spill to a folder."""
     if directory is None:
         yield
         return
     before = os.environ.get("OFFGRAD_SPILL_DIR")
     try:
-        folder = check_spill_directory(str(directory))
+        folder = check_spill_directory(directory)
     except ValueError as error:
         raise BadValue(str(error)) from None
     os.environ["OFFGRAD_SPILL_DIR"] = str(folder)
