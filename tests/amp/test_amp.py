@@ -59,6 +59,141 @@ def test_dtypes_and_values(name: str, dtype: str) -> None:
     np.testing.assert_allclose(results[0][2], results[1][2], 0.02, 0.05)
 
 
+# Of a 16-bit matrix and of one that is far from singular.
+IN_FLOAT32: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "prod": lambda m, a, b: (a.prod(), m.prod(a, 0), a.int().prod(), a.prod(0, dtype=m.bfloat16)),
+    "trace": lambda m, a, b: m.trace(a),
+    "quantile": lambda m, a, b: (m.quantile(a, 0.5), m.nanquantile(a, 0.3, dim=0)),
+    "cdist": lambda m, a, b: m.cdist(a, b),
+    "complex numbers": lambda m, a, b: (m.view_as_complex(a[:, :2]), m.polar(b, a)),
+    "fft": lambda m, a, b: [
+        getattr(m.fft, name)(a) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+    ],
+    "fft of planes": lambda m, a, b: [
+        getattr(m.fft, f"{name}fft{dims}")(a) for name in ("", "i", "r", "ir") for dims in "2n"
+    ],
+    "stft": lambda m, a, b: m.stft(a.flatten(), 4, window=m.ones(4), return_complex=True),
+    "inverse": lambda m, a, b: (
+        m.inverse(b), m.linalg.inv(b), m.linalg.inv_ex(b)[0], b.pinverse(), m.cholesky_inverse(b),
+        m.linalg.tensorinv(b, 1),
+    ),
+    "solve": lambda m, a, b: (
+        m.linalg.solve(b, a), m.linalg.lstsq(b, a)[0], m.linalg.tensorsolve(b, a[0]),
+        m.cholesky_solve(a, b), m.triangular_solve(a, b)[0],
+        m.lu_solve(a, b, m.arange(1, 5).int()),
+    ),
+    "solve in float32": lambda m, a, b: (
+        m.linalg.lu_solve(b.float(), m.arange(1, 5).int(), a.float())
+    ),
+    "decompositions": lambda m, a, b: (
+        m.linalg.cholesky(b), m.linalg.cholesky_ex(b)[0], m.cholesky(b), m.lu(b)[0], m.geqrf(b),
+        m.linalg.qr(b)[1].abs(), m.qr(b)[1].abs(), m.svd(b)[1], m.linalg.svd(b)[1],
+        m.linalg.svdvals(b), m.linalg.eigvalsh(b), m.linalg.eigh(b)[0], m.linalg.eigvals(b).abs(),
+        m.linalg.eig(b)[0].abs(), m.linalg.cond(b), m.linalg.matrix_rank(b),
+    ),
+    "reflections": lambda m, a, b: (
+        m.linalg.householder_product(a, b[0]), m.orgqr(a, b[0]), m.ormqr(a, b[0], b),
+    ),
+    "grid_sample": lambda m, a, b: (
+        m.nn.functional.grid_sample(a[None, None], a[None, None, :, :2], align_corners=False),
+        m.grid_sampler(a[None, None], a[None, None, :, :2], 0, 0, False),
+    ),
+    "pools": lambda m, a, b: (
+        m.nn.functional.avg_pool3d(a[None, None], 1), m.nn.functional.avg_pool2d(a[None], 2),
+        m.nn.functional.max_pool3d(a[None, None], 1), m.nn.functional.max_pool2d(a[None], 2),
+        m.nn.functional.max_pool3d(a[None, None], 1, return_indices=True),
+        m.nn.functional.lp_pool3d(b[None, None], 2, 1),
+        m.nn.functional.adaptive_avg_pool3d(a[None, None], 1),
+        m.nn.functional.adaptive_max_pool3d(a[None, None], 1),
+        m.nn.functional.adaptive_max_pool3d(a[None, None], 1, return_indices=True),
+        m.nn.functional.fractional_max_pool2d(a[None], 1, 4),
+        m.nn.functional.max_unpool2d(a[None], m.arange(16).reshape(1, 4, 4), 1),
+    ),
+    "padding": lambda m, a, b: [
+        m.nn.functional.pad(a.reshape(1, 1, *sizes), (1, 1) * len(sizes), mode)
+        for sizes in ((16,), (4, 4), (4, 2, 2))
+        for mode in ("reflect", "replicate", "circular", "constant")
+    ],
+    "losses": lambda m, a, b: (
+        m.nn.functional.cosine_embedding_loss(a, b, m.ones(4)),
+        m.nn.functional.hinge_embedding_loss(a, b.sign()),
+        m.nn.functional.margin_ranking_loss(a, b, b.sign()),
+        m.nn.functional.poisson_nll_loss(a, b), m.nn.functional.triplet_margin_loss(a, b, b * 2),
+        m.nn.functional.multi_margin_loss(a, m.arange(4)),
+        m.nn.functional.multilabel_margin_loss(a, m.arange(16).reshape(4, 4) % 4),
+        m.nn.functional.ctc_loss(
+            a[:, None], m.tensor([[1, 2]]), m.tensor([4]), m.tensor([2]), reduction="sum"
+        ),
+    ),
+    "fake quantization": lambda m, a, b: m.fake_quantize_per_tensor_affine(a, 0.1, 0, -128, 127),
+    "widest": lambda m, a, b: (
+        m.index_copy(a, 0, m.tensor([1]), b[:1].float()),
+        m.index_copy(a.float(), 0, m.tensor([1]), b[:1]),
+        m.index_copy(a, 0, m.tensor([1]), b[:1]), m.cat((a, b.float())),
+    ),
+    "in 16 bits": lambda m, a, b: (
+        m.linalg.vecdot(a.float(), b), m.nn.functional.prelu(a.float(), b[0]),
+    ),
+    "in the dtype of the input": lambda m, a, b: (
+        m.nn.functional.bilinear(a.float(), b.float(), b[None].float()),
+        m.convolution(a[None].float(), b[None].float(), None, [1], [0], [1], False, [0], 1),
+    ),
+}  # fmt: skip
+
+
+def flat(value: Any) -> list[Any]:
+    return [value] if hasattr(value, "dtype") else [one for each in value for one in flat(each)]
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:UserWarning")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_operations_that_need_the_digits(name: str, dtype: str) -> None:
+    found: list[list[Any]] = []
+    for m in (offgrad, torch):
+        a, b = (each.detach() for each in tensors(m))
+        b = b.abs() * 0.1 + m.eye(4) * 3
+        with m.autocast("cpu", dtype=getattr(m, dtype)):
+            found.append(
+                flat(IN_FLOAT32[name](m, a.to(getattr(m, dtype)), b.to(getattr(m, dtype))))
+            )
+    assert [str(each.dtype) for each in found[0]] == [str(each.dtype) for each in found[1]]
+    for ours, theirs in zip(*found, strict=True):
+        expected = theirs.resolve_conj().to(torch.complex64).numpy()
+        np.testing.assert_allclose(ours.to(offgrad.complex64).numpy(), expected, 0.02, 0.05)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_recurrent_layers(kind: str, dtype: str) -> None:
+    found: list[list[Any]] = []
+    for m in (torch, offgrad):
+        layer, cell = getattr(m.nn, kind)(4, 4), getattr(m.nn, f"{kind}Cell")(4, 4)
+        for each, like in zip(
+            (layer, cell), found[0][-2:] if found else (layer, cell), strict=True
+        ):
+            each.load_state_dict({k: m.tensor(v.tolist()) for k, v in like.state_dict().items()})
+        x = tensors(m)[0].to(getattr(m, dtype))
+        with m.autocast("cpu", dtype=m.bfloat16):
+            results = flat((layer(x[:, None]), cell(x)))
+        sum(each.float().sum() for each in results).backward()
+        gradients = [each.grad for each in layer.parameters()]
+        found.append([*results, *gradients, layer, cell])
+    for theirs, ours in zip(found[0][:-2], found[1][:-2], strict=True):
+        assert str(theirs.dtype) == str(ours.dtype)
+        expected = theirs.detach().float().numpy()
+        np.testing.assert_allclose(ours.detach().float().numpy(), expected, 0.05, 0.05)
+
+
+def test_warnings_name_the_line_of_the_program() -> None:
+    x = offgrad.ones(1, 1, 4, 4)
+    with pytest.warns(UserWarning, match="align_corners") as caught:
+        offgrad.nn.functional.grid_sample(x, offgrad.zeros(1, 4, 4, 2))
+    with pytest.warns(UserWarning, match="window") as caught_of_stft:
+        offgrad.stft(offgrad.ones(64), 16, return_complex=True)
+    assert [caught[0].filename, caught_of_stft[0].filename] == [__file__, __file__]
+
+
 def test_blocks_nest_and_decorate() -> None:
     a, b = tensors(offgrad)
     with offgrad.amp.autocast("cpu"):

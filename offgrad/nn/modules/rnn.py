@@ -143,7 +143,7 @@ class RNNBase(Module):
             ValueError: for another dtype.
         """
         weight = self._flat_weights[0]
-        if input.dtype != weight.dtype:
+        if input.dtype != weight.dtype and not ops.is_autocast_enabled("cpu"):
             raise ValueError(
                 f"the input has another dtype than the weights, {input.dtype} and {weight.dtype}; "
                 f"convert one of them: input.to({weight.dtype}) or model.to({input.dtype})"

@@ -1,8 +1,9 @@
 """`autocast`: operations that choose the dtype of their inputs, per thread.
 
 In its block, products of matrices, convolutions and attention convert their inputs to bfloat16 or
-float16, and losses theirs to float32; all other operations run in the dtypes of their inputs. The
-decorators `lower_precision` and `full_precision` mark these operations.
+float16; losses, Fourier transforms, decompositions of matrices and others that need the digits
+convert theirs to float32; all other operations run in the dtypes of their inputs. The decorators
+`lower_precision` and `full_precision` mark these operations, which are PyTorch's on the CPU.
 """
 
 import functools
@@ -10,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +20,9 @@ from offgrad._dtype import dtype_of
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.device import Device, check_device
 from offgrad.ops._core.dtypes import cast
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
 
 __all__ = [
     "autocast",
@@ -89,6 +93,44 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+def widest_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate an operation that `autocast` runs in float32 if one of its inputs is float32."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if _state.dtype is None or not _has_float32((*args, *kwargs.values())):
+            return function(*args, **kwargs)
+        return _call_in(_FLOAT32, function, args, kwargs)
+
+    return wrapper
+
+
+def _has_float32(values: tuple[Any, ...]) -> bool:
+    return any(isinstance(each, TensorBase) and each._array.dtype == _FLOAT32 for each in values)
+
+
+def own_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate an operation, made of others, that `autocast` leaves in the dtypes of its inputs."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        before, _state.dtype = _state.dtype, None
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _state.dtype = before
+
+    return wrapper
+
+
+def in_full_precision(tensor: "Tensor") -> "Tensor":
+    """Return what an operation under `full_precision` gets: under `autocast`, 32 bits for 16."""
+    if _state.dtype is None:
+        return tensor
+    converted: Tensor = _converted(tensor, _FLOAT32)
+    return converted
+
+
 def _call_in(dtype: np.dtype[Any], function: Callable[..., R], args: Any, kwargs: Any) -> R:
     """Call a function with float32 and 16-bit tensors as `dtype`, and no `autocast` inside."""
     before, _state.dtype = _state.dtype, None
@@ -106,14 +148,16 @@ def _converted(value: Any, dtype: np.dtype[Any]) -> Any:
         found = value._array.dtype
         return cast(value, dtype) if found in _CONVERTED and found != dtype else value  # type: ignore[arg-type]
     if isinstance(value, (list, tuple)):
-        return type(value)([_converted(each, dtype) for each in value])
+        converted = [_converted(each, dtype) for each in value]
+        return converted if isinstance(value, list) else tuple(converted)
     return value
 
 
 class autocast:
     """Run products of matrices, convolutions and attention of the block in 16 bits, losses in 32.
 
-    Also a decorator. Only the CPU exists: for other devices it warns and does nothing.
+    Fourier transforms, decompositions of matrices and other operations of PyTorch's list run in 32
+    bits, too. Also a decorator. Only the CPU exists: for other devices it warns and does nothing.
 
     Args:
         device_type: ``"cpu"``.

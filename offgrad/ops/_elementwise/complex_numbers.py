@@ -8,6 +8,7 @@ from offgrad import kernels
 from offgrad._dtype import type_name
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
     compute,
@@ -249,6 +250,7 @@ def view_as_real(input: "Tensor") -> "Tensor":
     return ViewAsReal.apply(input)
 
 
+@full_precision
 def view_as_complex(input: "Tensor") -> "Tensor":
     """Return a complex view of a float32 or float64 tensor, whose last dimension holds the parts.
 
@@ -292,6 +294,7 @@ def complex(real: "Tensor", imag: "Tensor") -> "Tensor":
     return Complex.apply(*_parts("complex", real, imag))
 
 
+@full_precision
 def polar(abs: "Tensor", angle: "Tensor") -> "Tensor":
     """Return complex numbers of the given magnitude and angle, both float32 or both float64."""
     return Polar.apply(*_parts("polar", abs, angle))

@@ -1,12 +1,13 @@
 """Short-time Fourier transforms, and the windows that they use."""
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import category, check_tensor, default_dtype
 from offgrad.ops._core.factories import placed, set_requires_grad
@@ -202,6 +203,7 @@ def _lengths(
     return hop, length
 
 
+@full_precision
 def stft(
     input: "Tensor",
     n_fft: int,
@@ -253,11 +255,9 @@ def stft(
             )
         return_complex = True
     if window is None:
-        warnings.warn(
+        warn_program(
             "stft without a window cuts frames sharply, so that frequencies leak into their "
             "neighbours; consider offgrad.hann_window",
-            UserWarning,
-            stacklevel=2,
         )
     signal = x if x._array.ndim == 2 else x.unsqueeze(0)
     if center:

@@ -18,6 +18,7 @@ and RuntimeError for a length below 1, a dimension given twice, an `s` of anothe
 
 from typing import TYPE_CHECKING
 
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -98,6 +99,7 @@ def _c2r(
 # One dimension
 
 
+@full_precision
 def fft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None) -> "Tensor":
     """Return the transform along `dim`: y[k] = sum_j x[j] exp(-2 pi i jk / n)."""
     geometry = one_dim(input, n, dim, "fft")
@@ -106,6 +108,7 @@ def fft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None =
     return _r2c(input, geometry, norm, "fft", onesided=False)
 
 
+@full_precision
 def ifft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None) -> "Tensor":
     """Return the inverse of `fft`: y[k] = 1/n sum_j x[j] exp(2 pi i jk / n)."""
     geometry = one_dim(input, n, dim, "ifft")
@@ -114,11 +117,13 @@ def ifft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None 
     return _r2c(input, geometry, norm, "ifft", inverse=True, onesided=False)
 
 
+@full_precision
 def rfft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None) -> "Tensor":
     """Return frequencies 0 to n/2 of the `fft` of a real tensor; the others are conjugates."""
     return _r2c(input, one_dim(input, n, dim, "rfft"), norm, "rfft")
 
 
+@full_precision
 def irfft(
     input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None
 ) -> "Tensor":
@@ -126,6 +131,7 @@ def irfft(
     return _c2r(input, one_dim(input, n, dim, "irfft"), norm, "irfft", inverse=True)
 
 
+@full_precision
 def hfft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None) -> "Tensor":
     """Return the `fft`, which is real, of a signal with x[n-j] = conj(x[j]).
 
@@ -134,6 +140,7 @@ def hfft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None 
     return _c2r(input, one_dim(input, n, dim, "hfft"), norm, "hfft", inverse=False)
 
 
+@full_precision
 def ihfft(
     input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None
 ) -> "Tensor":
@@ -144,6 +151,7 @@ def ihfft(
 # Several dimensions: by default the last ones, one for each length in `s`, or else all
 
 
+@full_precision
 def fftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
@@ -151,6 +159,7 @@ def fftn(
     return _c2c(input, several_dims(input, s, dim, "fftn"), norm, "fftn", inverse=False)
 
 
+@full_precision
 def ifftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
@@ -158,6 +167,7 @@ def ifftn(
     return _c2c(input, several_dims(input, s, dim, "ifftn"), norm, "ifftn", inverse=True)
 
 
+@full_precision
 def rfftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
@@ -165,6 +175,7 @@ def rfftn(
     return _r2c(input, several_dims(input, s, dim, "rfftn"), norm, "rfftn")
 
 
+@full_precision
 def irfftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
@@ -192,6 +203,7 @@ def ihfftn(
 # Two dimensions. `dim` must not be None here.
 
 
+@full_precision
 def fft2(
     input: "Tensor", s: Ints | None = None, dim: Ints = (-2, -1), norm: str | None = None
 ) -> "Tensor":
@@ -199,6 +211,7 @@ def fft2(
     return fftn(input, s, integers(dim, "fft2", "dim"), norm)
 
 
+@full_precision
 def ifft2(
     input: "Tensor", s: Ints | None = None, dim: Ints = (-2, -1), norm: str | None = None
 ) -> "Tensor":
@@ -206,6 +219,7 @@ def ifft2(
     return ifftn(input, s, integers(dim, "ifft2", "dim"), norm)
 
 
+@full_precision
 def rfft2(
     input: "Tensor", s: Ints | None = None, dim: Ints = (-2, -1), norm: str | None = None
 ) -> "Tensor":
@@ -213,6 +227,7 @@ def rfft2(
     return rfftn(input, s, integers(dim, "rfft2", "dim"), norm)
 
 
+@full_precision
 def irfft2(
     input: "Tensor", s: Ints | None = None, dim: Ints = (-2, -1), norm: str | None = None
 ) -> "Tensor":

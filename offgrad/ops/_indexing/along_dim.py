@@ -7,6 +7,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.autocast import widest_precision
 from offgrad.ops._core.dims import (
     normalize_dim,
 )
@@ -243,6 +244,7 @@ def index_add(
 
 
 @with_numpy_names
+@widest_precision
 def index_copy(input: "Tensor", dim: int, index: "Tensor", source: "Tensor") -> "Tensor":
     """Return `input` with `source` in place of the entries `index` along `dim`.
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.broadcasting import wide
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
@@ -23,6 +24,7 @@ _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
 @with_numpy_names
+@full_precision
 def quantile(
     input: "Tensor",
     q: Any,
@@ -48,6 +50,7 @@ def quantile(
 
 
 @with_numpy_names
+@full_precision
 def nanquantile(
     input: "Tensor",
     q: Any,

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import cast, check_tensor, promote, real_floating, shape_error
 
@@ -116,6 +117,7 @@ class EuclideanDist(Op):
         )
 
 
+@full_precision
 def cdist(
     x1: "Tensor",
     x2: "Tensor",

@@ -7,6 +7,7 @@ import numpy as np
 from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.results import result
 from offgrad.ops._linalg import small_matrices
 from offgrad.ops._linalg.matrices import (
@@ -91,6 +92,7 @@ def _cholesky(matrix: Array) -> tuple[Array, Array]:
     return factor, np.asarray(info, np.int32)
 
 
+@full_precision
 def cholesky_ex(
     A: "Tensor", *, upper: bool = False, check_errors: bool = False
 ) -> linalg_cholesky_ex:
@@ -114,6 +116,7 @@ def cholesky_ex(
     return result
 
 
+@full_precision
 def linalg_cholesky(A: "Tensor", *, upper: bool = False) -> "Tensor":
     """Return L with A = L L^H, or with `upper` U with A = U^H U, of Hermitian matrices [..., n, n].
 
@@ -123,6 +126,7 @@ def linalg_cholesky(A: "Tensor", *, upper: bool = False) -> "Tensor":
     return cholesky_ex(A, upper=upper, check_errors=True)[0]
 
 
+@full_precision
 def cholesky(input: "Tensor", upper: bool = False) -> "Tensor":
     """Return the Cholesky factor of Hermitian matrices; `linalg.cholesky` is the newer name."""
     warn_program("torch.cholesky is deprecated in favor of torch.linalg.cholesky")
@@ -179,6 +183,7 @@ class LinalgQr(Op):
         return grad
 
 
+@full_precision
 def linalg_qr_of(A: "Tensor", mode: str = "reduced") -> linalg_qr:
     """Return Q and R of matrices [..., m, n], with k = min(m, n).
 
@@ -193,12 +198,14 @@ def linalg_qr_of(A: "Tensor", mode: str = "reduced") -> linalg_qr:
     return linalg_qr(*LinalgQr.apply_all(A, mode=mode))
 
 
+@full_precision
 def qr(input: "Tensor", some: bool = True) -> linalg_qr:
     """Return Q and R, with min(m, n) columns of Q where `some`; `linalg.qr` is the newer name."""
     warn_program("torch.qr is deprecated in favor of torch.linalg.qr, which takes a mode")
     return linalg_qr_of(input, "reduced" if some else "complete")
 
 
+@full_precision
 def cholesky_solve(B: "Tensor", L: "Tensor", upper: bool = False) -> "Tensor":
     """Return X with A X = B for the Cholesky factor L of A, or U with `upper`."""
     lower = L.mH if upper else L
@@ -206,11 +213,13 @@ def cholesky_solve(B: "Tensor", L: "Tensor", upper: bool = False) -> "Tensor":
     return solve_triangular(lower.mH, inner, upper=True)
 
 
+@full_precision
 def cholesky_inverse(L: "Tensor", upper: bool = False) -> "Tensor":
     """Return the inverse of the matrices whose Cholesky factor is L, or U with `upper`."""
     return cholesky_solve(eye_like(L, L._array.shape[-1]), L, upper)
 
 
+@full_precision
 def geqrf(input: "Tensor") -> "tuple[Tensor, Tensor]":
     """Return Householder vectors and R in one matrix [..., m, n], and the factors tau [..., k]."""
     check_matrices(input, "geqrf")
@@ -225,6 +234,7 @@ def geqrf(input: "Tensor") -> "tuple[Tensor, Tensor]":
     return wrap(np.ascontiguousarray(packed)), wrap(tau)
 
 
+@full_precision
 def householder_product(A: "Tensor", tau: "Tensor") -> "Tensor":
     """Return the first n columns of the product of the reflections I - tau_i v_i v_i^H.
 
@@ -243,6 +253,7 @@ def householder_product(A: "Tensor", tau: "Tensor") -> "Tensor":
     return result.expand(A._array.shape) if result._array.shape != A._array.shape else result
 
 
+@full_precision
 def orgqr(input: "Tensor", input2: "Tensor") -> "Tensor":
     """Return `linalg.householder_product`."""
     return householder_product(input, input2)

@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import (
@@ -92,11 +93,13 @@ def pinv(
     return LinalgPinv.apply(A, wrap(result.astype(array.dtype, copy=False)))
 
 
+@full_precision
 def pinverse(input: "Tensor", rcond: float = 1e-15) -> "Tensor":
     """Return the pseudoinverses of matrices: `linalg.pinv`."""
     return pinv(input, rcond)
 
 
+@full_precision
 def matrix_rank(
     A: "Tensor", tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
 ) -> "Tensor":
@@ -145,6 +148,7 @@ class LinalgLstsq(Op):
         return differentiate(lambda a, b: pinv(a) @ b, inputs, (grad,), self.needs_input_grad)
 
 
+@full_precision
 def lstsq(A: "Tensor", B: "Tensor", rcond: Any = None, *, driver: Any = None) -> linalg_lstsq:
     """Return the X with the least |A X - B|, and its residuals, ranks and singular values.
 

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory.meta import MetaArray, meta_empty
+from offgrad.ops._core.autocast import full_precision, own_precision
 from offgrad.ops._core.results import result
 from offgrad.ops._linalg import small_matrices
 from offgrad.ops._linalg.matrices import (
@@ -167,12 +168,14 @@ def lu_unpack(
     return linalg_lu(permutation, lower, upper)
 
 
+@full_precision
 def lu(A: "Tensor", pivot: bool = True, get_infos: bool = False) -> Any:
     """Return `linalg.lu_factor`, with `get_infos` of `linalg.lu_factor_ex`."""
     result = lu_factor_ex(A, pivot=pivot)
     return tuple(result) if get_infos else tuple(result[:2])
 
 
+@full_precision
 def lu_solve(
     b: "Tensor", LU_data: "Tensor", LU_pivots: "Tensor", *, left: bool = True, adjoint: bool = False
 ) -> "Tensor":
@@ -180,6 +183,7 @@ def lu_solve(
     return linalg_lu_solve(LU_data, LU_pivots, b, left=left, adjoint=adjoint)
 
 
+@own_precision
 def linalg_lu_solve(
     LU: "Tensor", pivots: "Tensor", B: "Tensor", *, left: bool = True, adjoint: bool = False
 ) -> "Tensor":

@@ -7,6 +7,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.autocast import full_precision, lower_precision
 from offgrad.ops._core.dtypes import cast, category, check_tensor
 from offgrad.ops._linalg.matrices import check_matrices, eye_like, lapack
 from offgrad.ops._linalg.solving import inv, inv_ex
@@ -115,6 +116,7 @@ def nuclear_norm(input: "Tensor", dim: Any = (-2, -1), keepdim: bool = False) ->
     return matrix_norm(input, "nuc", dim, keepdim)
 
 
+@full_precision
 def cond(A: "Tensor", p: Any = None) -> "Tensor":
     """Return condition numbers [...]: |A| |A^-1| in the norm `p`, by default the 2-norm."""
     if p in (None, 2, -2):
@@ -175,6 +177,7 @@ def vander(x: "Tensor", N: int | None = None) -> "Tensor":
     return stack([x**power for power in range(count)], -1)
 
 
+@lower_precision
 def vecdot(x: "Tensor", y: "Tensor", *, dim: int = -1) -> "Tensor":
     """Return the sums of conj(x) y over one dimension."""
     return (x.conj() * y).sum(dim)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dtypes import shape_error
 from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import LinAlgError, check_matrices, eye_like, tall_eye
@@ -19,6 +20,7 @@ __all__ = ["ormqr"]
 _BLOCK = 32  # reflections that are applied as one product, as LAPACK does
 
 
+@full_precision
 def ormqr(
     input: "Tensor", tau: "Tensor", other: "Tensor", left: bool = True, transpose: bool = False
 ) -> "Tensor":

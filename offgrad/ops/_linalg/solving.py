@@ -9,6 +9,7 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.memory.meta import MetaArray
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.results import result
 from offgrad.ops._linalg import small_matrices
 from offgrad.ops._linalg.matrices import (
@@ -87,6 +88,7 @@ class LinalgInvEx(Op):
         return -(inverse @ grad @ inverse)
 
 
+@full_precision
 def inv_ex(A: "Tensor", *, check_errors: bool = False) -> linalg_inv_ex:
     """Return inverses [..., n, n], and which failed; those hold infinities."""
     check_matrices(A, "linalg.inv", square=True)
@@ -102,6 +104,7 @@ def inv_ex(A: "Tensor", *, check_errors: bool = False) -> linalg_inv_ex:
         return linalg_inv_ex(inverse.masked_fill(failed, np.inf), wrap(info))
 
 
+@full_precision
 def inv(A: "Tensor") -> "Tensor":
     """Return the inverses of square matrices [..., n, n].
 
@@ -111,6 +114,7 @@ def inv(A: "Tensor") -> "Tensor":
     return inv_ex(A, check_errors=True)[0]
 
 
+@full_precision
 def inverse(input: "Tensor") -> "Tensor":
     """Return the inverses of square matrices: `linalg.inv`."""
     return inv(input)
@@ -182,6 +186,7 @@ def solve_ex(
     return linalg_solve_ex(result.squeeze(-1) if vector else result, wrap(info))
 
 
+@full_precision
 def solve(A: "Tensor", B: "Tensor", *, left: bool = True) -> "Tensor":
     """Return X with A X = B, or X A = B without `left`.
 
@@ -258,6 +263,7 @@ def solve_triangular(
     return LinalgSolveTriangular.apply(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT
 
 
+@full_precision
 def triangular_solve(
     input: "Tensor",
     A: "Tensor",
@@ -271,6 +277,7 @@ def triangular_solve(
     return triangular_solutions(solution, A.clone())
 
 
+@full_precision
 def tensorinv(A: "Tensor", ind: int = 2) -> "Tensor":
     """Return the inverse of A as a map from its last dimensions to the first `ind`.
 
@@ -288,6 +295,7 @@ def tensorinv(A: "Tensor", ind: int = 2) -> "Tensor":
     return inv(A.reshape(prod(first), prod(last))).reshape(*last, *first)
 
 
+@full_precision
 def tensorsolve(A: "Tensor", B: "Tensor", dims: Any = None) -> "Tensor":
     """Return X with ``tensordot(A, X, X.ndim) = B``, after moving `dims` of A to its end."""
     if dims is not None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.memory.meta import MetaArray
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import (
     check_matrices,
@@ -106,6 +107,7 @@ class LinalgEigh(Op):
         return None if isinstance(inner, int) else vectors @ inner.to(vectors) @ vectors.mH
 
 
+@full_precision
 def eigh(A: "Tensor", UPLO: str = "L") -> linalg_eigh:
     """Return eigenvalues [..., n], ascending, and eigenvectors [..., n, n] of Hermitian matrices.
 
@@ -120,6 +122,7 @@ def eigh(A: "Tensor", UPLO: str = "L") -> linalg_eigh:
     return linalg_eigh(*LinalgEigh.apply_all(A, uplo=UPLO.upper()))
 
 
+@full_precision
 def eigvalsh(A: "Tensor", UPLO: str = "L") -> "Tensor":
     """Return the eigenvalues [..., n] of Hermitian matrices, ascending."""
     return eigh(A, UPLO)[0]
@@ -156,6 +159,7 @@ class LinalgEig(Op):
         return result.real if self.is_real else result
 
 
+@full_precision
 def eig(A: "Tensor") -> linalg_eig:
     """Return eigenvalues [..., n] and eigenvectors [..., n, n] of square matrices, complex.
 
@@ -166,6 +170,7 @@ def eig(A: "Tensor") -> linalg_eig:
     return linalg_eig(*LinalgEig.apply_all(A))
 
 
+@full_precision
 def eigvals(A: "Tensor") -> "Tensor":
     """Return the eigenvalues [..., n] of square matrices, complex."""
     return eig(A)[0]
@@ -217,6 +222,7 @@ class LinalgSvd(Op):
         return None if isinstance(inner, int) else u @ inner.to(u) @ vh + outside
 
 
+@full_precision
 def linalg_svd_of(A: "Tensor", full_matrices: bool = True, *, driver: Any = None) -> linalg_svd:
     """Return U [..., m, m], S [..., k], descending, and Vh [..., n, n], with k = min(m, n).
 
@@ -230,11 +236,13 @@ def linalg_svd_of(A: "Tensor", full_matrices: bool = True, *, driver: Any = None
     return linalg_svd(*LinalgSvd.apply_all(A, full_matrices=full_matrices))
 
 
+@full_precision
 def svdvals(A: "Tensor", *, driver: Any = None) -> "Tensor":
     """Return the singular values [..., min(m, n)], descending."""
     return linalg_svd_of(A, full_matrices=False)[1]
 
 
+@full_precision
 def svd(input: "Tensor", some: bool = True, compute_uv: bool = True) -> svd_factors:
     """Return U, S and V, with min(m, n) columns where `some`; use `linalg.svd` in new code.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dims import integer
 from offgrad.ops._nn.max_pooling import adaptive_sizes
 from offgrad.ops._nn.resampling import resampled, spread
@@ -107,6 +108,7 @@ def avg_pool2d(
     )
 
 
+@full_precision
 def avg_pool3d(
     input: "Tensor",
     kernel_size: Any,
@@ -167,6 +169,7 @@ def adaptive_avg_pool2d(input: "Tensor", output_size: Any) -> "Tensor":
     return _adaptive_avg_pool(2, input, output_size)
 
 
+@full_precision
 def adaptive_avg_pool3d(input: "Tensor", output_size: Any) -> "Tensor":
     """Return the means of windows that cover the last three dimensions evenly.
 
@@ -212,6 +215,7 @@ def lp_pool2d(
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@full_precision
 def lp_pool3d(
     input: "Tensor",
     norm_type: float,

@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from offgrad.autograd.tensor_base import metadata
+from offgrad.ops._core.autocast import own_precision
 from offgrad.ops._core.dtypes import check_tensor, real_floating, shape_error
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["bilinear"]
 
 
+@own_precision
 def bilinear(
     input1: "Tensor", input2: "Tensor", weight: "Tensor", bias: "Tensor | None" = None
 ) -> "Tensor":

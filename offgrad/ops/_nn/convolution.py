@@ -292,7 +292,6 @@ def conv_transpose3d(
     )
 
 
-@lower_precision
 def convolution(
     input: "Tensor",
     weight: "Tensor",

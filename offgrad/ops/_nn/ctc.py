@@ -8,6 +8,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.gradients import grad as gradients
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating
 from offgrad.ops._elementwise.comparison import where
@@ -163,6 +164,7 @@ def _targets(
     return kernels.CtcTargets(labels.reshape(-1), starts, lengths, used, blank)
 
 
+@full_precision
 def ctc_loss(
     log_probs: "Tensor",
     targets: "Tensor",

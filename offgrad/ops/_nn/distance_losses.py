@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad.autograd.tensor_base import describe, metadata
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dtypes import category, check_broadcastable, check_tensor, common_dtype
 from offgrad.ops._elementwise.clamping import clamp
 from offgrad.ops._elementwise.comparison import where
@@ -77,6 +78,7 @@ def _distance(
     return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
 
 
+@full_precision
 def hinge_embedding_loss(
     input: "Tensor", target: "Tensor", margin: float = 1.0, reduction: str = "mean"
 ) -> "Tensor":
@@ -90,6 +92,7 @@ def hinge_embedding_loss(
     return reduce(dissimilar + where(target != -1, input, zero), reduction)
 
 
+@full_precision
 def margin_ranking_loss(
     input1: "Tensor",
     input2: "Tensor",
@@ -113,6 +116,7 @@ def margin_ranking_loss(
     return reduce(clamp(-target * (input1 - input2) + margin, min=0), reduction)
 
 
+@full_precision
 def cosine_embedding_loss(
     input1: "Tensor",
     input2: "Tensor",
@@ -147,6 +151,7 @@ def cosine_embedding_loss(
     return reduce(similar + where(target == -1, clamp(cosine - margin, min=0), zero), reduction)
 
 
+@full_precision
 def triplet_margin_loss(
     anchor: "Tensor",
     positive: "Tensor",
@@ -211,6 +216,7 @@ def triplet_margin_with_distance_loss(
     return reduce(clamp(to_positive - to_negative + margin, min=0), reduction)
 
 
+@full_precision
 def multi_margin_loss(
     input: "Tensor",
     target: "Tensor",

@@ -288,6 +288,7 @@ def kl_div(
     return reduce(losses, reduction)
 
 
+@full_precision
 def poisson_nll_loss(
     input: "Tensor",
     target: "Tensor",

@@ -8,6 +8,7 @@ from offgrad import memory
 from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import real_floating
 from offgrad.ops._core.quantization import parameters_of_range, rounded
@@ -58,6 +59,7 @@ def _number(value: Any) -> Any:
     return value._array.item() if isinstance(value, TensorBase) else value
 
 
+@full_precision
 def fake_quantize_per_tensor_affine(
     input: "Tensor", scale: Any, zero_point: Any, quant_min: int, quant_max: int
 ) -> "Tensor":

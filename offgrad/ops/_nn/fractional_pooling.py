@@ -10,6 +10,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._nn.max_pooling import with_indices
 from offgrad.ops._nn.windows import check_input, sizes_of
@@ -96,6 +97,7 @@ def _fractional_max_pool(
     return found.values, every.gather(-1, found.indices.unsqueeze(-1)).squeeze(-1)
 
 
+@full_precision
 def fractional_max_pool2d(
     input: "Tensor",
     kernel_size: Any,
@@ -123,6 +125,7 @@ def fractional_max_pool2d(
     )
 
 
+@full_precision
 def fractional_max_pool3d(
     input: "Tensor",
     kernel_size: Any,

@@ -1,6 +1,5 @@
 """Sampling of images at given places, and the places of affine maps."""
 
-import warnings
 from collections.abc import Sequence
 from itertools import product
 from math import prod
@@ -9,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import category, check_tensor, real_floating, shape_error
 from offgrad.ops._elementwise.comparison import where
@@ -91,6 +92,7 @@ def _flat(array: Array, begin: int, end: int) -> Array:
     return array.reshape(*shape[:begin], prod(shape[begin:end]), *shape[end:])
 
 
+@full_precision
 def grid_sample(
     input: "Tensor",
     grid: "Tensor",
@@ -125,14 +127,13 @@ def grid_sample(
             f"got: {padding_mode!r}"
         )
     if align_corners is None:
-        warnings.warn(
+        warn_program(
             "grid_sample: align_corners is False by default; set it to say which you mean",
-            UserWarning,
-            stacklevel=2,
         )
     return _sampled(input, grid, mode, padding_mode, bool(align_corners))
 
 
+@full_precision
 def grid_sampler(
     input: "Tensor",
     grid: "Tensor",
@@ -316,10 +317,8 @@ def affine_grid(
         NotImplementedError: for sizes of another number.
     """
     if align_corners is None:
-        warnings.warn(
+        warn_program(
             "affine_grid: align_corners is False by default; set it to say which you mean",
-            UserWarning,
-            stacklevel=2,
         )
     if category(check_tensor(theta, "affine_grid")._array.dtype) < 2:
         raise ValueError(

@@ -11,6 +11,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.autocast import full_precision, in_full_precision
 from offgrad.ops._core.dtypes import category
 from offgrad.ops._nn.padding import constant_pad_nd
 from offgrad.ops._nn.windows import (
@@ -236,6 +237,8 @@ def max_pool3d(
     shape [N, C, D, H, W] or [C, D, H, W], of floating point numbers or integers, and indices are
     positions in the flattened volume [D * H * W].
     """
+    if not return_indices:  # PyTorch's list has no maxima with indices
+        input = in_full_precision(input)
     return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -303,6 +306,7 @@ def adaptive_max_pool2d(input: "Tensor", output_size: Any, return_indices: bool 
     return _adaptive_max_pool(2, input, output_size, return_indices)
 
 
+@full_precision
 def adaptive_max_pool3d(input: "Tensor", output_size: Any, return_indices: bool = False) -> Any:
     """Return the maxima of windows that cover the last three dimensions evenly.
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dims import integers
 from offgrad.ops._core.dtypes import check_tensor, shape_error
 from offgrad.ops._nn.windows import INTEGERS, check_input, sizes_of
@@ -67,6 +68,7 @@ def _max_unpool(
     return zeros.scatter(len(lead), at.reshape(flat), x.reshape(flat)).reshape(*lead, *sizes)
 
 
+@full_precision
 def max_unpool1d(
     input: "Tensor",
     indices: "Tensor",
@@ -92,6 +94,7 @@ def max_unpool1d(
     return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
+@full_precision
 def max_unpool2d(
     input: "Tensor",
     indices: "Tensor",
@@ -107,6 +110,7 @@ def max_unpool2d(
     return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
+@full_precision
 def max_unpool3d(
     input: "Tensor",
     indices: "Tensor",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from offgrad.autograd.tensor_base import describe, metadata, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dtypes import check_tensor, real_floating
 from offgrad.ops._nn.classification_losses import check_reduction, reduce
 from offgrad.ops._nn.smooth_activations import logsigmoid
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["multilabel_margin_loss", "multilabel_soft_margin_loss"]
 
 
+@full_precision
 def multilabel_margin_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tensor":
     """Return the sum of ``max(0, 1 - score of a target class + score of another class)`` over both,
     divided by the number of classes.

@@ -9,6 +9,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.ops._core.autocast import in_full_precision
 from offgrad.ops._core.dims import integers
 from offgrad.ops._core.dtypes import check_tensor, element
 from offgrad.ops._nn.resampling import resampled
@@ -140,6 +141,8 @@ def pad(
     if value:
         raise RuntimeError(f'Padding mode "{mode}" doesn\'t take in value argument, got {value}')
     count = len(given) // 2
+    if mode == "replicate" or (mode == "reflect" and count < 3):  # PyTorch's list has no other
+        x = in_full_precision(x)
     shape = x._array.shape
     if not 1 <= count <= 3 or len(shape) not in (count + 1, count + 2):
         raise NotImplementedError(

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, numpy_dtype
+from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import (
     category,
@@ -303,6 +304,7 @@ def rrelu(
     return x * where(x > 0, x.new_ones(()), rand_like(x) * (upper - lower) + lower)
 
 
+@lower_precision
 def prelu(input: "Tensor", weight: "Tensor") -> "Tensor":
     """Return `input`, and ``weight * input`` below 0, with one weight or one for each channel.
 

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels
 from offgrad.autograd.op import Op
 from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.dtypes import cast, real_floating
 from offgrad.ops._nn.recurrent import Gru, Lstm, Rnn
 from offgrad.ops._random.dropout import dropout as drop
@@ -126,6 +127,7 @@ def _one(
     return op.apply_all(rows, *states, *weights, options=options)
 
 
+@lower_precision
 def lstm(*args: Any, **kwargs: Any) -> "tuple[Tensor, Tensor, Tensor]":
     """Run an LSTM of several layers and directions; return the result, last states, last cells.
 
@@ -159,11 +161,13 @@ def gru(*args: Any, **kwargs: Any) -> "tuple[Tensor, Tensor]":
     return _stack(Gru, "gru", args, kwargs)  # type: ignore[return-value]
 
 
+@lower_precision
 def rnn_tanh(*args: Any, **kwargs: Any) -> "tuple[Tensor, Tensor]":
     """Run an RNN with tanh of several layers and directions; the arguments are those of `gru`."""
     return _stack(Rnn, "rnn_tanh", args, kwargs, is_relu=False)  # type: ignore[return-value]
 
 
+@lower_precision
 def rnn_relu(*args: Any, **kwargs: Any) -> "tuple[Tensor, Tensor]":
     """Run an RNN with relu of several layers and directions; the arguments are those of `gru`."""
     return _stack(Rnn, "rnn_relu", args, kwargs, is_relu=True)  # type: ignore[return-value]
@@ -237,6 +241,7 @@ def gru_cell(
     return _step(Gru, "gru_cell", input, (hx,), (w_ih, w_hh, b_ih, b_hh))[0]
 
 
+@lower_precision
 def rnn_tanh_cell(
     input: "Tensor",
     hx: "Tensor",
@@ -250,6 +255,7 @@ def rnn_tanh_cell(
     return _step(Rnn, "rnn_tanh_cell", input, (hx,), weights, is_relu=False)[0]
 
 
+@lower_precision
 def rnn_relu_cell(
     input: "Tensor",
     hx: "Tensor",

@@ -10,6 +10,7 @@ from offgrad._dtype import type_name
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory.meta import MetaArray, as_meta
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dims import Dim, normalize_dims, sizes
 from offgrad.ops._core.dtypes import (
     cast,
@@ -220,6 +221,7 @@ def nansum(
 
 
 @with_numpy_names
+@full_precision
 def prod(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
     """Return the product over `dim`, all dimensions by default; of integers and bools as int64."""
     return _accumulate(Prod, "prod", input, dim, keepdim, dtype)

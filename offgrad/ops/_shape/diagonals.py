@@ -7,6 +7,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, metadata, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_tensor
 from offgrad.ops._core.factories import placed
@@ -189,6 +190,7 @@ def diagflat(input: "Tensor", offset: int = 0) -> "Tensor":
     return diag_embed(reshape(check_tensor(input, "diagflat"), metadata(input).size), offset)
 
 
+@full_precision
 def trace(input: "Tensor") -> "Tensor":
     """Return the sum of the diagonal of a matrix."""
     if check_tensor(input, "trace")._array.ndim != 2:
