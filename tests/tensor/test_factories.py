@@ -1,6 +1,7 @@
 """Functions that make tensors, called as PyTorch's are."""
 
 import warnings
+from array import array
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,25 @@ def test_form_and_errors_against_torch(call: Any) -> None:
             call(offgrad)
         return
     assert _facts(call(offgrad)) == want
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytearray(b"ab"),
+        memoryview(b"ab"),
+        [bytearray(b"ab"), bytearray(b"cd")],
+        array("i", [1, -2]),
+        array("d", [1.5, 2.0]),
+        memoryview(array("d", [1.5, 2.0])),
+        bytearray(),
+    ],
+)
+def test_buffers_are_sequences_of_python_numbers(data: Any) -> None:
+    torch = pytest.importorskip("torch")
+    for name in ("tensor", "as_tensor"):
+        ours, theirs = getattr(offgrad, name)(data), getattr(torch, name)(data)
+        assert (str(ours.dtype), ours.tolist()) == (str(theirs.dtype), theirs.tolist())
 
 
 def test_range_contains_its_end_and_warns() -> None:

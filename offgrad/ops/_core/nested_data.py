@@ -1,5 +1,6 @@
 """Arrays of nested sequences of numbers, with the dtypes that PyTorch infers."""
 
+import array as buffers
 import functools
 from typing import Any
 
@@ -78,6 +79,8 @@ def _as_python_numbers(data: Any, dtypes: set[np.dtype[Any]]) -> Any:
 
     Add the dtypes of all to `dtypes`.
     """
+    if isinstance(data, (bytearray, memoryview, buffers.array)):
+        data = memoryview(data).tolist()
     if isinstance(data, (list, tuple, range)):
         kinds = set(map(type, data))
         if kinds <= _PYTHON_NUMBERS:
