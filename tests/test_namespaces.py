@@ -3,6 +3,7 @@
 import importlib
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,15 +148,33 @@ def test_flags_are_kept() -> None:
     cuda.enable_math_sdp(True)
 
 
+CALLS_OF_STREAMS: tuple[Callable[[Any], Any], ...] = (
+    lambda m: m.cuda.Event(enable_timing=True),
+    lambda m: m.cuda.Stream(),
+    lambda m: m.cuda.CUDAGraph(),
+    lambda m: m.cuda.graph(None),
+    lambda m: m.cuda.graph_pool_handle(),
+    lambda m: m.cuda.make_graphed_callables(print, ()),
+    lambda m: m.cuda.device(0).__enter__(),
+)
+
+
+@pytest.mark.parametrize("call", CALLS_OF_STREAMS)
+def test_streams_raise_the_error_of_pytorch_without_cuda(call: Callable[[Any], Any]) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("this PyTorch has CUDA")
+    for m in (offgrad, torch):
+        with pytest.raises(RuntimeError):
+            call(m)
+
+
 def test_what_needs_a_device_says_so() -> None:
-    calls: tuple[Any, ...] = (
-        lambda: offgrad.cuda.synchronize(),
-        lambda: offgrad.cuda.Event(enable_timing=True),
-        lambda: offgrad.cuda.device(0).__enter__(),
-    )
-    for call in calls:
-        with pytest.raises(AssertionError, match="is_available"):
-            call()
+    with pytest.raises(AssertionError, match="is_available"):
+        vars(offgrad.cuda)["synchronize"]()
+    for call in CALLS_OF_STREAMS:
+        with pytest.raises(RuntimeError, match="is_available"):
+            call(offgrad)
     assert not isinstance(offgrad.ones(1), offgrad.cuda.FloatTensor)
     with offgrad.cuda.stream(None), offgrad.cuda.device(None):
         pass

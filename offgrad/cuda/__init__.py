@@ -1,7 +1,8 @@
 """``torch.cuda`` on a library for the CPU: there is no device, and what needs one is refused.
 
 Questions are answered (`is_available` with False, counts and byte counts with 0), seeds and caches
-are accepted without effect, and all else raises AssertionError, as PyTorch does without CUDA.
+are accepted without effect. All else raises what PyTorch does without CUDA: RuntimeError for
+streams, events, graphs and the context of a device, AssertionError for others.
 """
 
 import contextlib as _contextlib
@@ -17,18 +18,23 @@ _WHY = "offgrad runs on the CPU (Torch not compiled with CUDA enabled); ask is_a
 _FUNCTIONS = """
     can_device_access_peer clock_rate cudart current_blas_handle current_device current_stream
     default_stream get_device_capability get_device_name get_device_properties get_rng_state
-    graph_pool_handle init initial_seed ipc_collect make_graphed_callables mem_get_info
+    init initial_seed ipc_collect mem_get_info
     memory_snapshot memory_summary memory_usage power_draw set_device
     set_per_process_memory_fraction set_rng_state set_stream synchronize temperature utilization
 """
 
 _CLASSES = """
-    BFloat16Tensor BoolTensor ByteTensor CUDAGraph CharTensor CudaError DoubleTensor Event
-    ExternalStream FloatTensor HalfTensor IntTensor LongTensor ShortTensor Stream graph
+    BFloat16Tensor BoolTensor ByteTensor CharTensor CudaError DoubleTensor FloatTensor HalfTensor
+    IntTensor LongTensor ShortTensor
 """
+
+_STREAM_FUNCTIONS = "graph_pool_handle make_graphed_callables"
+_STREAM_CLASSES = "CUDAGraph Event ExternalStream Stream graph"
 
 globals().update(_refused.functions("offgrad.cuda", _FUNCTIONS, _WHY, AssertionError))
 globals().update(_refused.classes("offgrad.cuda", _CLASSES, _WHY, AssertionError))
+globals().update(_refused.functions("offgrad.cuda", _STREAM_FUNCTIONS, _WHY, RuntimeError))
+globals().update(_refused.classes("offgrad.cuda", _STREAM_CLASSES, _WHY, RuntimeError))
 
 OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {"__doc__": "Never raised."})
 default_generators: tuple[_Any, ...] = ()
@@ -118,7 +124,7 @@ reset_accumulated_memory_stats = reset_peak_memory_stats
 def device(device: _Any) -> _Iterator[None]:
     """Run a block on no device: None and negative numbers only."""
     if device is not None and not (isinstance(device, int) and device < 0):
-        raise AssertionError(f"offgrad.cuda.device: {_WHY}")
+        raise RuntimeError(f"offgrad.cuda.device: {_WHY}")
     yield
 
 
