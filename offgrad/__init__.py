@@ -142,6 +142,7 @@ _MODULES = (
     "__config__",
     "__future__",
     "_dynamo",
+    "_inductor",
     "_utils",
     "accelerator",
     "amp",

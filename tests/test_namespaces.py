@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import offgrad
@@ -362,3 +363,81 @@ def test_marks_for_profilers() -> None:
 def test_functions_of_the_package_in_torch_functional() -> None:
     for name in offgrad.functional.__all__:
         assert getattr(offgrad.functional, name) is getattr(offgrad.ops, name)
+
+
+def test_causal_masks_of_attention() -> None:
+    """PyTorch's results, for fewer, as many and more queries than keys."""
+    torch = pytest.importorskip("torch")
+    importlib.import_module("torch.nn.attention.bias")
+    for queries, keys in ((3, 5), (4, 4), (5, 3)):
+        found = []
+        for m in (offgrad, torch):
+            bias = importlib.import_module(f"{m.__name__}.nn.attention.bias")
+            values = m.arange(2.0 * 8 * 4).reshape(1, 2, 8, 4).sin()
+            q = values[:, :, :queries].clone().requires_grad_()
+            k = values[:, :, 8 - keys :].clone()
+            results = []
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                masks = (
+                    bias.causal_upper_left(queries, keys),
+                    bias.causal_lower_right(queries, keys),
+                )
+            for mask in masks:
+                result = m.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+                result.square().sum().backward()
+                results += [result.detach().numpy(), q.grad.numpy().copy()]
+                assert (mask.seq_len_q, mask.seq_len_kv) == (queries, keys)
+                assert isinstance(mask, m.Tensor)
+            assert [mask.variant.name for mask in masks] == ["UPPER_LEFT", "LOWER_RIGHT"]
+            found.append(results)
+        for ours, theirs in zip(*found, strict=True):
+            np.testing.assert_allclose(ours, theirs, 1e-5, 1e-6)
+
+
+def test_causal_masks_refuse_other_arguments() -> None:
+    bias = offgrad.nn.attention.bias
+    with pytest.raises(AssertionError, match="2D"):
+        bias.causal_lower_right(3)
+    with pytest.raises(AssertionError, match="CausalVariant"):
+        bias.CausalBias(1, 2, 3)
+    with pytest.warns(UserWarning, match="attend to no key"):
+        bias.causal_lower_right(3, 2)
+
+
+def test_marks_of_nvidia_need_cuda() -> None:
+    nvtx = offgrad.cuda.nvtx
+
+    @nvtx.range("step {}", 1)  # type: ignore[untyped-decorator]
+    def step() -> None:
+        raise NotImplementedError
+
+    calls = (lambda: nvtx.range_push("a"), nvtx.range_pop, lambda: nvtx.mark("a"), step)
+    for call in calls:
+        with pytest.raises(RuntimeError, match="NVTX functions not installed"):
+            call()
+
+
+def test_settings_of_compilers() -> None:
+    dynamo = importlib.import_module("offgrad._dynamo.config")
+    inductor = importlib.import_module("offgrad._inductor.config")
+    assert dynamo is offgrad._dynamo.config
+    assert inductor is offgrad._inductor.config
+    assert (dynamo.cache_size_limit, inductor.triton.cudagraphs) == (8, False)
+    with inductor.patch({"triton.cudagraphs": True}, max_autotune=True):
+        assert inductor.triton.cudagraphs
+        assert inductor.max_autotune
+    with pytest.raises(ZeroDivisionError), dynamo.patch("verbose", True):
+        1 / (1 - dynamo.verbose)
+    assert not inductor.triton.cudagraphs
+    assert not inductor.max_autotune
+    assert not dynamo.verbose
+    dynamo.anything = 3
+    assert dynamo.anything == 3
+
+
+def test_modules_that_hold_names_of_others() -> None:
+    assert offgrad.cuda.random.manual_seed_all is offgrad.cuda.manual_seed_all
+    assert offgrad.cuda.random.get_rng_state_all() == []
+    assert offgrad.autograd.anomaly_mode.detect_anomaly is offgrad.autograd.detect_anomaly
+    assert offgrad.utils.deterministic.fill_uninitialized_memory

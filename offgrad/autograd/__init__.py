@@ -1,6 +1,7 @@
 """Automatic differentiation: the graph, the engine, saved tensors and user-defined Functions.
 
-Public are the names in `__all__`, `forward_ad`, `functional`, `graph` and `profiler`.
+Public are the names in `__all__`, `anomaly_mode`, `forward_ad`, `functional`, `graph` and
+`profiler`.
 Internal are the other modules below.
 """
 
@@ -59,4 +60,4 @@ __all__ = [
     "set_multithreading_enabled",
 ]
 
-__getattr__ = _missing("offgrad.autograd", ("profiler",))
+__getattr__ = _missing("offgrad.autograd", ("anomaly_mode", "profiler"))

@@ -138,4 +138,4 @@ def stream(stream: _Any) -> _Iterator[None]:
 
 __all__ = [name for name in globals() if not name.startswith("_")]
 
-__getattr__ = _missing("offgrad.cuda", ("amp",))
+__getattr__ = _missing("offgrad.cuda", ("amp", "nvtx", "random"))

@@ -14,7 +14,7 @@ __all__ = ["checkpoint", "data", "hooks"]
 __getattr__ = _missing(
     "offgrad.utils",
     (
-        *("_pytree", "benchmark", "collect_env", "data", "dlpack", "model_zoo", "safetensors"),
-        *("tensorboard",),
+        *("_pytree", "benchmark", "collect_env", "data", "deterministic", "dlpack"),
+        *("model_zoo", "safetensors", "tensorboard"),
     ),
 )

@@ -37,4 +37,4 @@ def sdpa_kernel(
     yield
 
 
-__getattr__ = _missing("offgrad.nn.attention", ("flex_attention",))
+__getattr__ = _missing("offgrad.nn.attention", ("bias", "flex_attention"))

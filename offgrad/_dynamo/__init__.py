@@ -1,13 +1,11 @@
 """``torch._dynamo``: settings are accepted; nothing is compiled."""
 
-from types import SimpleNamespace
 from typing import Any
 
+from offgrad._dynamo import config
 from offgrad.compiler import allow_in_graph, disable, is_compiling, reset
 
 __all__ = ["allow_in_graph", "config", "disable", "is_compiling", "optimize", "reset"]
-
-config = SimpleNamespace(suppress_errors=False, verbose=False, cache_size_limit=8)
 
 
 def optimize(*args: Any, **kwargs: Any) -> Any:
