@@ -123,3 +123,7 @@ class Operators(TensorBase):
     __ixor__ = InPlaceMethods.bitwise_xor_
     __ilshift__ = InPlaceMethods.bitwise_left_shift_
     __irshift__ = InPlaceMethods.bitwise_right_shift_
+
+
+# By these names a `__torch_function__` tells what is called, as in PyTorch.
+ops.getitem.__name__, ops.setitem.__name__ = "__getitem__", "__setitem__"

@@ -193,6 +193,12 @@ def mine(a, b=2):
     return b
 HANDLED[mine] = lambda a, b: ("handled", b)
 show("handle", lambda: (mine(1), mine(d, 3)))
+def names_of_indexing():
+    Logging.calls.clear()
+    logged = torch.ones(2, 2).as_subclass(Logging)
+    logged[0, 0] = logged[1][1]
+    return [*Logging.calls]
+show("names of indexing", names_of_indexing)
 show("resolve", lambda: overrides.resolve_name(torch.Tensor.relu_).endswith(".relu_"))
 show("overridable", lambda: torch.add in overrides.get_overridable_functions()[torch])
 show("testing", lambda: overrides.get_testing_overrides()[torch.add](1, 2))
