@@ -120,7 +120,8 @@ def _shared(x: Array, index: Array, dim: int) -> Array:
         size = index.shape[other]
         if other != dim and (size != x.shape[other] or (size > 1 and index.strides[other])):
             return index
-    vector: Array = index[(*(0,) * dim, slice(None), *(0,) * (x.ndim - dim - 1))]
+    where: Any = (*(0,) * dim, slice(None), *(0,) * (x.ndim - dim - 1))
+    vector: Array = index[where]
     return vector
 
 
