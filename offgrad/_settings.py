@@ -123,9 +123,9 @@ def set_float32_matmul_precision(precision: str) -> None:
     """Set the precision of products of float32: "highest", "high" or "medium".
 
     "highest", the default, is that of float32. With the others, CPUs that have AMX multiply large
-    matrices as sums of products of bfloat16: an error of about 2**-17 of the absolute sum of the
-    terms, where that of float32 is 2**-24. The same setting gives the same bits. Other CPUs, and
-    other dtypes, keep full precision.
+    matrices as sums of products of bfloat16. The error is below 2**-16 of the sum of the terms'
+    absolute values, where that of float32 is about 2**-24. The same setting gives the same bits.
+    Other CPUs, and other dtypes, keep full precision.
     """
     if precision not in _PRECISIONS:
         warnings.warn(

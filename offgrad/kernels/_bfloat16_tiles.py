@@ -323,9 +323,8 @@ class _Emitter:
         return self.builder.call(function, arguments)
 
     def prefetch(self, address: Any, locality: int = 3) -> None:
-        hints = [
-            self.ir.Constant(self.short, each) for each in (0, locality, 1)
-        ]  # of data, for reading
+        # Data, for reading.
+        hints = [self.ir.Constant(self.short, each) for each in (0, locality, 1)]
         self.call("llvm.prefetch.p0i8", self.ir.VoidType(), self.at(address), *hints)
 
     def instruct(self, name: str, *arguments: Any) -> None:
@@ -412,7 +411,8 @@ def _emit_split_products(
             address = e.beyond(later, e.builder.mul(stride, e.const(row)))
             for at in (0, 64):
                 e.prefetch(e.beyond(address, at))
-        # High and low of a, then of b: no pair of parts shares more loads.
+        # low high, high high, high low: each next to the other has one factor in common, which
+        # stays in its tiles.
         for loads in (((4, of_a, 2), (6, of_b, 0)), ((4, of_a, 0),), ((6, of_b, 2),)):
             for number, address, at in loads:
                 for i in range(2):

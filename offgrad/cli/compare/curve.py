@@ -87,7 +87,8 @@ def _line(axes: Any, name: str, style: tuple[str, str], rows: list[dict[str, Any
             axes.annotate(
                 f"batch {row['batch']}",
                 (x, y),
-                xytext=(5, -11),
+                xytext=(0, 7) if hollow else (5, -11),  # above one line, and below the other
+                horizontalalignment="center" if hollow else "left",
                 textcoords="offset points",
                 fontsize=8,
                 path_effects=[withStroke(linewidth=2, foreground="white")],
