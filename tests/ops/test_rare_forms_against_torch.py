@@ -38,6 +38,7 @@ VALUES = """
     m.clamp_max(t, f); m.clamp_min(t, f); m.clamp(t, min=f)
     m.cov(A, aweights=m.tensor([0.5, 0.25, 0.75], dtype=m.float64))
     m.gradient(b * 3, spacing=None)[0]
+    m.tensor(isinstance(m.gradient(b), tuple))
     m.cov(A * 1j + A, aweights=m.tensor([0.5, 0.25, 0.75]), correction=0)
     m.cov(A.bfloat16(), aweights=m.tensor([0.5, 0.25, 0.75]))
     m.istft(S, 10, window=m.ones(10)); m.istft(S[:7], 7, window=m.ones(7))

@@ -196,7 +196,7 @@ def cumulative_trapezoid(
 
 def gradient(
     input: "Tensor", *, spacing: Any = 1, dim: Any = None, edge_order: int = 1
-) -> "list[Tensor]":
+) -> "tuple[Tensor, ...]":
     """Return the estimated derivatives of samples along dimensions.
 
     Args:
@@ -221,7 +221,8 @@ def gradient(
             "torch.gradient expected spacing to be unspecified, a scalar or a list of one for each "
             f"of {len(dims)} dimensions, got {len(distances)}"
         )
-    return [_gradient(x, axis, h, edge_order) for axis, h in zip(dims, distances, strict=True)]
+    pairs = zip(dims, distances, strict=True)
+    return tuple([_gradient(x, axis, h, edge_order) for axis, h in pairs])
 
 
 def _gradient(x: "Tensor", axis: int, spacing: Any, edge_order: int) -> "Tensor":
