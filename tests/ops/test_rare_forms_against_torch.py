@@ -24,7 +24,7 @@ VALUES = """
     m.tensor(3.0).index_reduce(0, zero, m.tensor(2.0), "prod")
     m.tensor(3.0).index_reduce(0, zero, m.tensor(2.0), "mean")
     m.stack(m.unravel_index(m.tensor(255, dtype=m.uint8), (6, 7, 8, 9)))
-    A.int().type(m.Tensor); A.new(size=(3, 4)) * 0; m.ldexp(b.half(), m.tensor([1, 2]))
+    A.int().type(m.Tensor); A.new(size=(3, 4)).zero_(); m.ldexp(b.half(), m.tensor([1, 2]))
     m.block_diag(); np.ones(2, np.float32) / b; m.tensor([float(m.tensor(1 + 0j))])
     m.tensor([int(m.tensor(3 + 0j))]); m.tensor([[1, 2][m.tensor(True)]])
     m.range(0, 3, out=m.empty(0)); m.fft.fft(x, out=m.empty(2, dtype=m.complex64))
