@@ -411,8 +411,7 @@ def _emit_split_products(
             address = e.beyond(later, e.builder.mul(stride, e.const(row)))
             for at in (0, 64):
                 e.prefetch(e.beyond(address, at))
-        # low high, high high, high low: each next to the other has one factor in common, which
-        # stays in its tiles.
+        # In the order low high, high high, high low, neighbours share a factor, which stays loaded.
         for loads in (((4, of_a, 2), (6, of_b, 0)), ((4, of_a, 0),), ((6, of_b, 2),)):
             for number, address, at in loads:
                 for i in range(2):

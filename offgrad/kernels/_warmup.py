@@ -186,8 +186,10 @@ def _product(x: Array) -> None:
 
 def _split_product(x: Array) -> None:
     before = kernels.allow_split_products(True)
-    _product(x)
-    kernels.allow_split_products(before)
+    try:
+        _product(x)
+    finally:
+        kernels.allow_split_products(before)
 
 
 def _halves(x: Array) -> None:
