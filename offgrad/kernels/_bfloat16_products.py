@@ -30,6 +30,7 @@ from offgrad.kernels._bfloat16_tiles import (
 )
 from offgrad.kernels._halves import bfloat16_bits
 from offgrad.kernels._jit import inlined, jit
+from offgrad.kernels._product_loops import tile_of
 from offgrad.kernels._product_tiles import copy_turned
 
 MIN_SIDE = 32
@@ -82,16 +83,18 @@ def tiles_body(
         _SQUARE * _SQUARE * 4,
     )
     room = -(-sum(sizes) // 4096) * 4096
-    strides = *a.strides, *b.strides, *out.strides[:3]
+    strides = *a.strides, *b.strides, *out.strides
     return partial(
         bfloat16_product_loop,
         _bfloat16_tiles.kind(name),
-        (*a.shape[1:], out.shape[3], pairs, panels * WIDTH, _bfloat16_tiles.height(name), *tile),
+        (*a.shape[1:], out.shape[3]),
+        tile,
         tuple([each // 2 for each in strides]),
         (a.ctypes.data, b.ctypes.data, out.ctypes.data),
         start,
         memory.empty(workers * room + 64, np.uint8),
         (room, *sizes[:-1]),
+        (pairs, panels * WIDTH, _bfloat16_tiles.height(name)),
         _bfloat16_tiles.config_address(),
     )
 
@@ -254,30 +257,18 @@ def _product(
 
 @jit
 def bfloat16_product_loop(
-    kind: Any, sizes: Any, strides: Any, addresses: Any, bias: Any, memory: Any, rooms: Any,
-    config: int, start: int, stop: int, worker: int,
+    kind: Any, shape: Any, of_tile: Any, strides: Any, addresses: Any, bias: Any, memory: Any,
+    rooms: Any, packing: Any, config: int, start: int, stop: int, worker: int,
 ) -> None:  # fmt: skip
-    batch, all_rows, depth, all_columns, pairs, group, height, of_tile, width = sizes
-    (
-        a_outer, a_inner, a_row, a_depth, b_outer, b_inner, b_row, b_column,
-        c_outer, c_inner, c_stride,
-    ) = strides  # fmt: skip
     room, of_panels, of_block, of_sums = rooms
+    pairs, group, height = packing
     panels = (memory.ctypes.data + 63) // 64 * 64 + worker * room
     block = panels + of_panels
     sums = block + of_block
-    across = (all_columns + width - 1) // width
-    tiles = (all_rows + of_tile - 1) // of_tile * across
     for number in range(start, stop):
-        item, tile = number // tiles, number % tiles
-        outer, inner = item // batch, item % batch
-        top, left = tile // across * of_tile, tile % across * width
+        rows, columns, left, a, b, c = tile_of(number, shape, of_tile, strides, addresses, 2)
         _product(
-            kind, min(of_tile, all_rows - top), depth, min(width, all_columns - left), pairs, group,
-            height, a_row, a_depth, b_row, b_column, c_stride,
-            addresses[0] + 2 * (outer * a_outer + inner * a_inner + top * a_row),
-            addresses[1] + 2 * (outer * b_outer + inner * b_inner + left * b_column),
-            bias.ctypes.data + 4 * left,
-            addresses[2] + 2 * (outer * c_outer + inner * c_inner + top * c_stride + left),
-            panels, block, sums, sums + of_sums, config,
+            kind, rows, shape[2], columns, pairs, group, height, strides[2], strides[3],
+            strides[6], strides[7], strides[10], a, b, bias.ctypes.data + 4 * left, c, panels,
+            block, sums, sums + of_sums, config,
         )  # fmt: skip

@@ -91,14 +91,17 @@ def tiles_body(
     size, number = out.itemsize, out.dtype.type
     start = np.zeros(out.shape[3], number) if bias is None else np.array(bias)
     lanes = vector_shape()[0] // size
-    strides = *a.strides, *b.strides, *out.strides[:3]
+    strides = *a.strides, *b.strides, *out.strides
     return partial(
         product_loop,
-        (*a.shape[1:], out.shape[3], vector_shape()[1], lanes, *tile),
+        (*a.shape[1:], out.shape[3]),
+        tile,
         _elements(strides, size),
         (address_of(a), address_of(b), address_of(out)),
         start,
         *scratch.memory(workers, _room_nbytes()),
+        vector_shape()[1],
+        lanes,
         size,
         number(0),
     )
@@ -367,28 +370,42 @@ def _product(
                         later += 1
 
 
-@jit
-def product_loop(
-    sizes: Any, strides: Any, addresses: Any, bias: Any, memory: Any, room: int, size: int,
-    zero: Any, start: int, stop: int, worker: int,
-) -> None:  # fmt: skip
-    batch, all_rows, depth, all_columns, most, lanes, height, width = sizes
-    (
-        a_outer, a_inner, a_row, a_depth, b_outer, b_inner, b_row, b_column,
-        c_outer, c_inner, c_stride,
-    ) = strides  # fmt: skip
-    of_bias, of_memory = bias.ctypes.data, (memory.ctypes.data + 63) // 64 * 64 + worker * room
+@inlined
+def tile_of(number: int, shape: Any, tile: Any, strides: Any, addresses: Any, size: int) -> Any:
+    """Return a tile's rows, columns and first column, and where its part of each matrix begins.
+
+    Args:
+        number: of the tile; those of a matrix follow one another, row by row.
+        shape: matrices of the inner dimension, rows, depth and columns.
+        tile: rows and columns of a whole tile.
+        strides: of a, b and the result, four each.
+        addresses: of a, b and the result.
+        size: bytes of a unit of the strides.
+    """
+    batch, all_rows, _, all_columns = shape
+    height, width = tile
+    a_outer, a_inner, a_row, _, b_outer, b_inner, _, b_column = strides[:8]
+    c_outer, c_inner, c_row, c_column = strides[8:]
     across = (all_columns + width - 1) // width
     tiles = (all_rows + height - 1) // height * across
+    item, place = number // tiles, number % tiles
+    outer, inner = item // batch, item % batch
+    top, left = place // across * height, place % across * width
+    a = addresses[0] + (outer * a_outer + inner * a_inner + top * a_row) * size
+    b = addresses[1] + (outer * b_outer + inner * b_inner + left * b_column) * size
+    c = addresses[2] + (outer * c_outer + inner * c_inner + top * c_row + left * c_column) * size
+    return min(height, all_rows - top), min(width, all_columns - left), left, a, b, c
+
+
+@jit
+def product_loop(
+    shape: Any, of_tile: Any, strides: Any, addresses: Any, bias: Any, memory: Any, room: int,
+    most: int, lanes: int, size: int, zero: Any, start: int, stop: int, worker: int,
+) -> None:  # fmt: skip
+    of_bias, of_memory = bias.ctypes.data, (memory.ctypes.data + 63) // 64 * 64 + worker * room
     for number in range(start, stop):
-        item, tile = number // tiles, number % tiles
-        outer, inner = item // batch, item % batch
-        top, left = tile // across * height, tile % across * width
-        rows, columns = min(height, all_rows - top), min(width, all_columns - left)
-        a = addresses[0] + (outer * a_outer + inner * a_inner + top * a_row) * size
-        b = addresses[1] + (outer * b_outer + inner * b_inner + left * b_column) * size
-        c = addresses[2] + (outer * c_outer + inner * c_inner + top * c_stride + left) * size
+        rows, columns, left, a, b, c = tile_of(number, shape, of_tile, strides, addresses, size)
         _product(
-            rows, depth, columns, most, lanes, a_row, a_depth, b_row, b_column, c_stride, a, b,
-            of_bias + left * size, c, of_memory, size, zero,
+            rows, shape[2], columns, most, lanes, strides[2], strides[3], strides[6], strides[7],
+            strides[10], a, b, of_bias + left * size, c, of_memory, size, zero,
         )  # fmt: skip

@@ -33,7 +33,7 @@ from offgrad.kernels._bfloat16_tiles import (
     split,
 )
 from offgrad.kernels._jit import inlined, jit
-from offgrad.kernels._product_loops import scratch
+from offgrad.kernels._product_loops import scratch, tile_of
 from offgrad.kernels._product_tiles import copy_turned
 
 MIN_SIDE = 64
@@ -91,8 +91,9 @@ def tiles_body(
     body = partial(
         split_product_loop,
         _bfloat16_tiles.kind("amx"),
-        (*a.shape[1:], out.shape[3], *tile),
-        (*a.strides, *b.strides, *out.strides[:3]),
+        (*a.shape[1:], out.shape[3]),
+        tile,
+        (*a.strides, *b.strides, *out.strides),
         (address_of(a), address_of(b), address_of(out)),
         start,
         rooms,
@@ -231,33 +232,20 @@ def _product(
 
 @jit
 def split_product_loop(
-    kind: Any, sizes: Any, strides: Any, addresses: Any, bias: Any, memory: Any, rooms: Any,
-    config: int, flags: Any, start: int, stop: int, worker: int,
+    kind: Any, shape: Any, of_tile: Any, strides: Any, addresses: Any, bias: Any, memory: Any,
+    rooms: Any, config: int, flags: Any, start: int, stop: int, worker: int,
 ) -> None:  # fmt: skip
-    batch, all_rows, depth, all_columns, of_tile, width = sizes
-    (
-        a_outer, a_inner, a_row, a_depth, b_outer, b_inner, b_row, b_column,
-        c_outer, c_inner, c_stride,
-    ) = strides  # fmt: skip
     room, of_block, of_panels, of_scratch, of_square = rooms
     block = (memory.ctypes.data + 63) // 64 * 64 + worker * room
     panels = block + of_block
     scratch = panels + of_panels
     square = scratch + of_scratch
-    across = (all_columns + width - 1) // width
-    tiles = (all_rows + of_tile - 1) // of_tile * across
     for number in range(start, stop):
-        item, tile = number // tiles, number % tiles
-        outer, inner = item // batch, item % batch
-        top, left = tile // across * of_tile, tile % across * width
+        rows, columns, left, a, b, c = tile_of(number, shape, of_tile, strides, addresses, 1)
         finite = _product(
-            kind, min(of_tile, all_rows - top), depth, min(width, all_columns - left),
-            a_row, a_depth, b_row, b_column, c_stride,
-            addresses[0] + outer * a_outer + inner * a_inner + top * a_row,
-            addresses[1] + outer * b_outer + inner * b_inner + left * b_column,
-            bias.ctypes.data + 4 * left,
-            addresses[2] + outer * c_outer + inner * c_inner + top * c_stride + 4 * left,
-            block, panels, scratch, square, square + of_square, config,
+            kind, rows, shape[2], columns, strides[2], strides[3], strides[6], strides[7],
+            strides[10], a, b, bias.ctypes.data + 4 * left, c, block, panels, scratch, square,
+            square + of_square, config,
         )  # fmt: skip
         if not finite:
             flags[worker] = 1
