@@ -13,7 +13,6 @@ import pytest
 import offgrad
 from offgrad import kernels, memory
 from offgrad.autograd import grad_mode, saved_tensor
-from tests.tracing import Tracing
 
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=200, print_blob=True)
@@ -22,11 +21,6 @@ hypothesis.settings.load_profile(
 )
 
 _failed = pytest.StashKey[bool]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let coverage skip cases that run the lines of others."""
-    config.pluginmanager.register(Tracing())
 
 
 def pytest_collection_finish() -> None:

@@ -260,7 +260,6 @@ def test_error_in_backward_restores_mode_and_keeps_the_graph() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 @pytest.mark.parametrize("depth", [100_000])
 def test_deep_graph(depth: int) -> None:
     """Forward, backward and freeing use no recursion."""
@@ -280,7 +279,6 @@ def test_deep_graph(depth: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 def test_deep_graph_of_functions_is_freed_without_recursion() -> None:
     class Same(offgrad.autograd.Function):
         @staticmethod

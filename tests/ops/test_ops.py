@@ -1,6 +1,5 @@
 """Every operation, by its specification."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from tests.ops import (
     specs_structure,
 )
 from tests.ops.opspec import Array, OpSpec, is_floating, outputs_of, tensors
-from tests.tracing import untraced
 
 SPECS = [
     *specs_elementwise.SPECS,
@@ -83,19 +81,6 @@ def gradients(outputs: tuple[Tensor, ...], inputs: list[Tensor], **options: Any)
             **options,
         )
     )
-
-
-def check_second(call: Callable[..., Any], inputs: list[Tensor], **options: Any) -> None:
-    """Check second derivatives; coverage watches them once, not at each finite difference."""
-    grad: Any = offgrad.autograd.grad
-    outputs = tuple(each for each in outputs_of(call(*inputs)) if each.requires_grad)
-    varied = [each for each in inputs if each.requires_grad]
-    start = starts(outputs, True)
-    first = grad(outputs, varied, start, create_graph=True, materialize_grads=True)
-    if recorded := tuple(each for each in first if each.requires_grad):
-        grad(recorded, [*varied, *start], starts(recorded, False), allow_unused=True)
-    with untraced():
-        assert gradgradcheck(call, inputs, **options)
 
 
 def scattered(array: Array) -> Tensor:
@@ -178,8 +163,7 @@ def test_forward(spec: OpSpec, dtype: Any) -> None:
 @spec_and_double
 def test_gradcheck(spec: OpSpec, dtype: Any) -> None:
     for sample in spec.arrays(dtype):
-        with untraced():
-            assert gradcheck(lambda *inputs: spec.call(offgrad, *inputs), tensors(sample))
+        assert gradcheck(lambda *inputs: spec.call(offgrad, *inputs), tensors(sample))
 
 
 @spec_and_double
@@ -187,7 +171,7 @@ def test_gradgradcheck(spec: OpSpec, dtype: Any) -> None:
     if not spec.twice:
         pytest.skip("the second derivative goes through a detached tensor")
     for sample in spec.arrays(dtype):
-        check_second(lambda *inputs: spec.call(offgrad, *inputs), tensors(sample))
+        assert gradgradcheck(lambda *inputs: spec.call(offgrad, *inputs), tensors(sample))
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if spec.third], ids=str)
@@ -198,7 +182,7 @@ def test_third_derivative(spec: OpSpec) -> None:
         return tuple(gradients(run(spec, list(inputs)), list(inputs), create_graph=True))
 
     sample = spec.arrays(np.float64)[0]
-    check_second(first, tensors(sample), atol=1e-4)
+    assert gradgradcheck(first, tensors(sample), atol=1e-4)
 
 
 @spec_and_dtype
@@ -260,7 +244,7 @@ def test_gradient_of_one_input_alone(spec: OpSpec, dtype: Any) -> None:
             np.testing.assert_allclose(have.numpy(), full[place].numpy(), 1e-12, 1e-12)
             again = tensors(sample, requires_grad=False)
             again[index].requires_grad_()
-            check_second(lambda *inputs: spec.call(offgrad, *inputs), again)
+            assert gradgradcheck(lambda *inputs: spec.call(offgrad, *inputs), again)
 
 
 @every_spec

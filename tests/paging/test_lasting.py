@@ -75,7 +75,6 @@ def nothing(model: Any, optimizer: Any) -> None:
     pass
 
 
-@pytest.mark.untraced
 @pytest.mark.parametrize("change", [nothing, copies, new_state, new_data, dtypes])
 def test_nothing_grows(change: Any) -> None:
     with paging("disk") as offload:
@@ -114,7 +113,6 @@ def _size(descriptor: str) -> int:
         return 0
 
 
-@pytest.mark.untraced
 @pytest.mark.slow
 @pytest.mark.parametrize("inside", [False, True])
 def test_nothing_grows_in_a_thousand_steps(inside: bool) -> None:
@@ -134,7 +132,6 @@ def test_nothing_grows_in_a_thousand_steps(inside: bool) -> None:
         assert count <= seen[1][name] + slack.get(name, 0), (name, seen)
 
 
-@pytest.mark.untraced
 def test_the_learned_order_is_bounded() -> None:
     order = UseOrder()
     for number in range(200_000):

@@ -9,8 +9,6 @@ import pytest
 
 from tests.parity.conftest import constant, leaf, lists, raises
 
-pytestmark = pytest.mark.untraced
-
 DEPTH = 100_000
 SHORTER = 10_000
 """Enough for every recursion to fail that a hundred thousand would make fail."""

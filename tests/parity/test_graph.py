@@ -731,7 +731,6 @@ DEEP = 100_000
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 def test_a_deep_graph_runs_and_is_freed(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -743,7 +742,6 @@ def test_a_deep_graph_runs_and_is_freed(lib: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 def test_a_deep_graph_that_saves_is_freed_without_a_backward(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -755,7 +753,6 @@ def test_a_deep_graph_that_saves_is_freed_without_a_backward(lib: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 def test_a_deep_graph_is_released_node_by_node(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -767,7 +764,6 @@ def test_a_deep_graph_is_released_node_by_node(lib: Any) -> None:
         y.backward()
 
 
-@pytest.mark.untraced
 def test_a_deep_graph_of_in_place_operations(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x * 1
@@ -777,7 +773,6 @@ def test_a_deep_graph_of_in_place_operations(lib: Any) -> None:
     assert x.grad.item() == DEEP // 5 + 1
 
 
-@pytest.mark.untraced
 def test_a_deep_graph_of_views(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * 1
@@ -788,7 +783,6 @@ def test_a_deep_graph_of_views(lib: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 def test_a_deep_graph_twice_differentiated(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x

@@ -168,7 +168,6 @@ def entered_once(training: Training) -> Iterator[Open]:
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 @pytest.mark.parametrize(
     "opened", [made_for_every_step, entered_in_every_step, entered_once], ids=lambda f: f.__name__
 )
@@ -202,7 +201,6 @@ def test_nothing_leaks_in_thousands_of_steps(opened: Any, named_stores: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 @pytest.mark.parametrize("policy", ["keep", "pool", "budget"])
 def test_batches_that_are_parts_of_one_tensor_leave_nothing(policy: str, named_stores: str) -> None:
     """Many overlapping parts, saved through one session."""

@@ -163,7 +163,6 @@ def floats(draw: st.DrawFn) -> Array:
     return array
 
 
-@pytest.mark.untraced
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(["int8", "int4"]), arrays=st.lists(floats(), min_size=1, max_size=6))
 def test_every_number_is_within_the_bound(tmp_path: Path, name: str, arrays: list[Array]) -> None:
