@@ -85,7 +85,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._distances import distances, distances_backward, euclidean_distances
     from offgrad.kernels._dropout import dropout, dropout_mask
     from offgrad.kernels._elementary import elementary, rsqrt
-    from offgrad.kernels._embedding import embedding_backward
+    from offgrad.kernels._embedding import embedding_backward, embedding_bag
     from offgrad.kernels._entropy import entr, entr_backward, xlogy
     from offgrad.kernels._gamma import digamma, lgamma, lgamma_backward, trigamma
     from offgrad.kernels._gelu import gelu, gelu_backward
@@ -267,6 +267,7 @@ __all__ = [
     "elu",
     "elu_backward",
     "embedding_backward",
+    "embedding_bag",
     "entr",
     "entr_backward",
     "erf",

@@ -1,4 +1,4 @@
-"""The gradient of an embedding table: rows summed by index."""
+"""Sums of the rows of an embedding table over bags, and its gradient: rows summed by index."""
 
 from __future__ import annotations
 
@@ -80,3 +80,57 @@ def _embedding_backward_loop(
             total = out[v, first:last]
             for j in range(g.size):
                 total[j] += g[j]
+
+
+def embedding_bag(
+    table: Array, index: Array, starts: Array, out: Array, padding_idx: int = -1
+) -> None:
+    """Write into row b of `out` the sum of the rows of `table` at the indices of bag b.
+
+    Args:
+        table: [V, D] floats.
+        index: Integers [N], 0 to V - 1, not checked.
+        starts: int64 [B + 1]; bag b has the indices from starts[b] to before starts[b + 1].
+        out: [B, D], written completely.
+        padding_idx: Row that does not count; -1 for none.
+
+    Rows are added in the order of `index` on any number of threads; those of 16-bit floats in
+    float32, rounded once. Raises ValueError if shapes do not fit.
+    """
+    if out.shape != (starts.size - 1, table.shape[1]):
+        raise ValueError(
+            "embedding_bag takes table [V, D], starts [B + 1] and out [B, D], got shapes "
+            f"{table.shape}, {starts.shape} and {out.shape}"
+        )
+    t, i = rows(table), flat(index)
+    if not uses_numba(t, out):
+        _embedding_bag_numpy(t, i, starts, out, padding_idx)
+        return
+    body = partial(_embedding_bag_loop, t, i, starts, rows(out), padding_idx)
+    parallel_for(
+        body, out.shape[0], (i.size // max(1, out.shape[0]) + 1) * out.shape[1], merge=True
+    )
+
+
+def _embedding_bag_numpy(
+    table: Array, index: Array, starts: Array, out: Array, padding_idx: int
+) -> None:
+    bag_of = np.repeat(np.arange(out.shape[0]), np.diff(starts))
+    kept = index != padding_idx
+    total = np.zeros(out.shape, np.float32 if out.itemsize == 2 else out.dtype)
+    np.add.at(total, bag_of[kept], table[index[kept]].astype(total.dtype))
+    out[...] = total
+
+
+@jit
+def _embedding_bag_loop(
+    table: Any, index: Any, starts: Any, out: Any, padding_idx: int, start: int, stop: int
+) -> None:
+    for bag in range(start, stop):
+        total = out[bag]
+        total[:] = 0
+        for i in range(starts[bag], starts[bag + 1]):
+            if index[i] != padding_idx:
+                row = table[index[i]]
+                for j in range(row.size):
+                    total[j] += row[j]

@@ -503,6 +503,9 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "group norm backward": _group_norm_backward,
     "GELU backward": _elementwise(kernels.gelu_backward, 2),
     "embedding backward": lambda x: kernels.embedding_backward(x, _target(x), x.copy()),
+    "embedding bag": lambda x: kernels.embedding_bag(
+        x, np.zeros(4, np.int64), np.arange(5), x.copy()
+    ),
     "dropout": _elementwise(kernels.dropout, 1, 0.5, 0),
     "sum of rows": _all(
         lambda x: kernels.sum_rows(x, x[0].copy()),

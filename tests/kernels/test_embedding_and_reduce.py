@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels._embedding import _embedding_backward_numpy
+from offgrad.kernels._embedding import _embedding_backward_numpy, _embedding_bag_numpy
 
 Agree = Callable[..., None]
 
@@ -44,6 +44,37 @@ def test_embedding_against_torch(rng: np.random.Generator, agree: Agree, backend
     out = np.empty((9, 5), np.float32)
     kernels.embedding_backward(grad, index, out, 2)
     agree(out, table.grad.numpy())
+
+
+@pytest.mark.parametrize("index_dtype", [np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize("sizes", [[], [0], [3, 0, 1, 0], [5] * 700], ids=str)
+@pytest.mark.parametrize("padding_idx", [-1, 2])
+def test_embedding_bag_numba_equals_numpy(
+    sizes: list[int], padding_idx: int, index_dtype: Any, dtype: Any, rng: np.random.Generator
+) -> None:
+    table = rng.normal(size=(9, 65)).astype(dtype)
+    index = rng.integers(0, 9, sum(sizes)).astype(index_dtype)
+    starts = np.append(0, np.cumsum(np.array(sizes, np.int64)))
+    out, expected = (np.full((len(sizes), 65), np.nan, dtype) for _ in "ab")
+    kernels.embedding_bag(table, index, starts, out, padding_idx)
+    _embedding_bag_numpy(table, index, starts, expected, padding_idx)
+    # Both add the rows in the order of the index: equal bit for bit.
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_embedding_bag_of_16_bit_floats_is_rounded_once(rng: np.random.Generator) -> None:
+    table = rng.normal(size=(50, 3)).astype(np.float16)
+    index, starts = rng.integers(0, 50, 400), np.array([0, 300, 400])
+    out = np.empty((2, 3), np.float16)
+    kernels.embedding_bag(table, index, starts, out)
+    sums = np.add.reduceat(table[index].astype(np.float64), starts[:2])
+    np.testing.assert_allclose(out, sums, rtol=2**-11, atol=1e-4)
+
+
+def test_embedding_bag_errors() -> None:
+    table, index = np.zeros((4, 2), np.float32), np.zeros(3, np.int64)
+    with pytest.raises(ValueError, match=r"embedding_bag takes table \[V, D\], starts \[B \+ 1\]"):
+        kernels.embedding_bag(table, index, np.array([0, 3]), np.zeros((2, 2), np.float32))
 
 
 def test_embedding_errors(backend: str) -> None:

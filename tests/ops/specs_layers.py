@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.ops._nn.ctc import CtcLoss, CtcLossBackward
-from offgrad.ops._nn.embeddings import Embedding, EmbeddingBackward
+from offgrad.ops._nn.embeddings import Embedding, EmbeddingBackward, EmbeddingBag
 from tests.ops.opspec import OpSpec
 
 TOKENS = np.array([[0, 3, 1], [3, 3, 2]])
@@ -41,12 +41,14 @@ SPECS = [
                x.log_softmax(-1), m.tensor([1]), m.tensor(3), m.tensor(1)),
            [((3, 3),)], torch=False),
     *(
-        OpSpec(f"embedding_bag_{mode}", (Embedding, EmbeddingBackward),
+        OpSpec(f"embedding_bag_{mode}",
+               (Embedding if mode == "max" else EmbeddingBag, EmbeddingBackward),
                lambda m, i, w, mode=mode: _bag(m, i, w, mode=mode), [(TOKENS, (4, 2))])
         for mode in ("sum", "mean", "max")
     ),
     *(
-        OpSpec(f"embedding_bag_offsets_{mode}", (Embedding, EmbeddingBackward),
+        OpSpec(f"embedding_bag_offsets_{mode}",
+               (Embedding if mode == "max" else EmbeddingBag, EmbeddingBackward),
                lambda m, i, o, w, mode=mode: _bag(m, i, w, o, mode=mode, padding_idx=3),
                [(FLAT, OFFSETS, (4, 2))])
         for mode in ("sum", "mean", "max")

@@ -10,7 +10,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import shape_error
 from offgrad.ops._core.sparse_data import sparse_gradient
-from offgrad.ops._indexing.along_dim import index_add
+from offgrad.ops._indexing.along_dim import index_add, index_select
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -38,18 +38,22 @@ class Embedding(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient to its row; if sparse, return the gradients and their rows."""
+        return self.gradient(grad), None
+
+    def gradient(self, grad: "Tensor") -> "Tensor":
+        """Return the gradient of the weight, from that of the row of each index."""
         if self.sparse:
-            return self._sparse_gradient(grad), None
-        result = EmbeddingBackward.apply(
+            return self._sparse_gradient(grad)
+        result: Tensor = EmbeddingBackward.apply(
             grad,
             self.saved("indices"),
             rows=self.weight_sym_argsize_0,
             padding_idx=self.padding_idx,
             scale_grad_by_freq=self.scale_grad_by_freq,
         )
-        return result, None
+        return result
 
-    def _sparse_gradient(self, grad: "Tensor") -> Any:
+    def _sparse_gradient(self, grad: "Tensor") -> "Tensor":
         if self.scale_grad_by_freq:
             raise RuntimeError(
                 "embedding: scale_grad_by_freq not supported with sparse gradients; leave out one"
@@ -61,6 +65,39 @@ class Embedding(Op):
             kept = np.flatnonzero(rows != self.padding_idx)
             rows, values = rows[kept], values[wrap(kept)]
         return sparse_gradient(wrap(rows[None]), values, (self.weight_sym_argsize_0, width))
+
+
+class EmbeddingBag(Embedding):
+    """Sums or means of rows of the weight over bags; keeps the indices and the bag of each."""
+
+    def forward(  # type: ignore[override]
+        self,
+        weight: Array,
+        index: Array,
+        bag_of: Array,
+        starts: Array,
+        divisors: Array | None,
+        padding_idx: int,
+        scale_grad_by_freq: bool,
+        sparse: bool,
+    ) -> Array:
+        """Return the sums; for means `divisors` [B, 1] is of the weight's dtype."""
+        self.divisors = divisors
+        self.weight_sym_argsize_0, self.padding_idx = weight.shape[0], padding_idx
+        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
+        self.save(indices=index, bags=bag_of)
+        out = memory.empty((starts.size - 1, weight.shape[1]), weight.dtype)
+        table, flat = memory.contiguous(weight), np.ascontiguousarray(index).reshape(-1)
+        kernels.embedding_bag(table, flat, starts, out, padding_idx)
+        if divisors is not None:
+            out /= divisors
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Add the gradient of each bag to the rows of its indices."""
+        if self.divisors is not None:
+            grad = grad / wrap(self.divisors)
+        return self.gradient(index_select(grad, 0, self.saved("bags"))), None, None
 
 
 class EmbeddingBackward(Op):
@@ -237,19 +274,24 @@ def embedding_bag(
         "scale_grad_by_freq": scale_grad_by_freq,
         "sparse": sparse,
     }
-    rows: Tensor = Embedding.apply(weight, indices, **options)
     shape = (bags, weight._array.shape[1])
     largest = np.zeros(shape if mode == 2 else 0, np.int64)
-    if mode == 2:
+    divisors = np.maximum(sizes, 1)[:, None].astype(weight._array.dtype) if mode == 1 else None
+    if mode != 2 and per_sample_weights is None:
+        bounds = np.append(starts[:bags], count).astype(np.int64)
+        result: Tensor = EmbeddingBag.apply(
+            weight, indices, wrap(bag_of), starts=bounds, divisors=divisors, **options
+        )
+    elif mode == 2:
+        rows: Tensor = Embedding.apply(weight, indices, **options)
         result = _maxima(rows, bag_of, counted, sizes, indices._array, largest)
     else:
-        if per_sample_weights is not None:
-            rows = rows * per_sample_weights.reshape(-1, 1)
+        rows = Embedding.apply(weight, indices, **options) * per_sample_weights.reshape(-1, 1)
         if not counted.all():
             rows = rows.masked_fill(wrap(~counted[:, None]), 0)
         result = index_add(weight.new_zeros(shape), 0, wrap(bag_of), rows)
-        if mode == 1:
-            result = result / result.new_tensor(np.maximum(sizes, 1)[:, None])
+        if divisors is not None:
+            result = result / wrap(divisors)
     return result, wrap(bag_of), wrap(sizes), wrap(largest)
 
 
