@@ -280,6 +280,7 @@ ERRORS = """
     m.scatter_reduce(X, 0, AT, L, 'sum')
     m.scatter_reduce(X, 0, AT + 5, P, 'amax')
     m.scatter_reduce(X, 3, AT, P, 'amax')
+    m.scatter_reduce(X, 0, AT, P[:1], 'amax')
     m.index_reduce(X, 0, AT, P[:2], 'amax')
     m.index_reduce(X, 0, AT[0], P, 'sum')
     m.index_reduce(X, 0, AT[0], P, 'amax')

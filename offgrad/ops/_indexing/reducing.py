@@ -9,7 +9,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import category, check_tensor
-from offgrad.ops._indexing.scattering import scatter, scatter_add
+from offgrad.ops._indexing.scattering import check_index, scatter, scatter_add
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -64,18 +64,21 @@ class ScatterReduce(Op):
     ) -> "tuple[Tensor, Tensor]":
         """Multiply by the product of the other factors: the result over each, but for zeros."""
         dim, index = self.dim, self.saved("index")
+        if np.all(x._array) and np.all(part._array):
+            total = grad * result
+            return total / x, total.gather(dim, index) / part
         is_x, is_part = x == 0, part == 0
         count = scatter_add(is_x.long(), dim, index, is_part.long())
         nonzero_x, nonzero_part = x.masked_fill(is_x, 1), part.masked_fill(is_part, 1)
         product = scatter_reduce(nonzero_x, dim, index, nonzero_part, "prod")
         zero_x, zero_part = x.masked_fill(~is_x, 0), part.masked_fill(~is_part, 0)
-        total = scatter_add(zero_x, dim, index, zero_part)
-        others = product / nonzero_x * _zeros_product(count - is_x.long(), total - zero_x)
+        sums = scatter_add(zero_x, dim, index, zero_part)
+        others = product / nonzero_x * _zeros_product(count - is_x.long(), sums - zero_x)
         others_of_part = (
             product.gather(dim, index)
             / nonzero_part
             * _zeros_product(
-                count.gather(dim, index) - is_part.long(), total.gather(dim, index) - zero_part
+                count.gather(dim, index) - is_part.long(), sums.gather(dim, index) - zero_part
             )
         )
         return grad * others, grad.gather(dim, index) * others_of_part
@@ -149,7 +152,7 @@ def scatter_reduce(
         return ScatterReduce.apply(*pair, dim=0, **options).reshape(())
     if not index._array.size and index._array.ndim != x._array.ndim:
         return start.clone() if start is x else start
-    scatter(x.detach(), axis, index, 0)  # raises for an index that does not fit
+    check_index(x, axis, index, "scatter", x, source)
     return ScatterReduce.apply(start, index, source, dim=axis, **options)
 
 

@@ -189,7 +189,7 @@ class Put(Op):
 _ONE_DTYPE = "Expected self.dtype to be equal to src.dtype"
 
 
-def _check_index(
+def check_index(
     input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor"
 ) -> None:
     if not check_tensor(index, where)._array.size:
@@ -235,7 +235,7 @@ def _gather(
     input: "Tensor", dim: int, index: "Tensor", where: str, sparse_grad: bool = False
 ) -> "Tensor":
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
-    _check_index(input, axis, index, where, input)
+    check_index(input, axis, index, where, input)
     if index._array.ndim != input._array.ndim and not index._array.size:
         return input.reshape(-1)[:0].reshape(index._array.shape).clone()
     return Gather.apply(input, index, dim=axis, sparse_grad=sparse_grad)
@@ -283,7 +283,7 @@ def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "T
     axis = normalize_dim(dim, check_tensor(input, "scatter_add")._array.ndim, "scatter_add")
     if check_tensor(src, "scatter_add")._array.dtype != input._array.dtype:
         raise shape_error("scatter_add", _ONE_DTYPE, input, src)
-    _check_index(input, axis, index, "scatter_add", input, src)
+    check_index(input, axis, index, "scatter_add", input, src)
     return ScatterAdd.apply(input, index, src, dim=axis)
 
 
@@ -323,9 +323,9 @@ def scatter(
     if isinstance(source, TensorBase):
         if source._array.dtype != input._array.dtype:
             raise shape_error("scatter", _ONE_DTYPE, input, source)
-        _check_index(input, axis, index, "scatter", input, source)  # type: ignore[arg-type]
+        check_index(input, axis, index, "scatter", input, source)  # type: ignore[arg-type]
         return Scatter.apply(input, index, source, dim=axis)  # type: ignore[arg-type]
-    _check_index(input, axis, index, "scatter", input)
+    check_index(input, axis, index, "scatter", input)
     number = element(source, input._array.dtype, "scatter")
     return ScatterValue.apply(input, index, dim=axis, value=number)
 
