@@ -151,3 +151,36 @@ def test_residuals_are_those_of_torch() -> None:
         for have, want in zip(mine, theirs, strict=True):
             assert (*have.shape,) == (*want.shape,)
             assert have.reshape(-1).tolist() == pytest.approx(want.reshape(-1).tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize(
+    ("of_a", "of_b"),
+    [((300, 300), (300, 5)), ((2, 300, 300), (300, 1)), ((2, 1, 256, 256), (3, 256, 2))],
+)
+def test_large_systems(of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=shape) for shape in (of_a, of_b))
+    a = (a + 20 * np.eye(of_a[-1])).swapaxes(-1, -2)
+    ours, theirs = (
+        [m.tensor(each, dtype=getattr(m, dtype)) for each in (a, b)] for m in (offgrad, torch)
+    )
+    for function in (lambda m, a, b: m.linalg.solve(a, b), lambda m, a, b: m.linalg.inv(a)):
+        result = function(offgrad, *ours)
+        assert result.is_contiguous()
+        np.testing.assert_allclose(
+            result.numpy(), function(torch, *theirs).numpy(), rtol=1e-3, atol=1e-4
+        )
+    np.testing.assert_array_equal(ours[0].numpy(), theirs[0].numpy())
+    np.testing.assert_array_equal(ours[1].numpy(), theirs[1].numpy())
+
+
+def test_large_singular_matrices() -> None:
+    matrices = offgrad.eye(300).repeat(2, 1, 1)
+    matrices[1, 7, 7] = 0
+    with pytest.raises(offgrad.linalg.LinAlgError, match="pivot 8 of its LU factors is zero"):
+        offgrad.linalg.inv(matrices)
+    solution, info = offgrad.linalg.solve_ex(matrices, offgrad.ones(300, 1))
+    assert info.tolist() == [0, 8]
+    assert solution[0].eq(1).all()
+    assert solution[1].isnan().all()

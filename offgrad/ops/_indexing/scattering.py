@@ -189,9 +189,7 @@ class Put(Op):
 _ONE_DTYPE = "Expected self.dtype to be equal to src.dtype"
 
 
-def check_index(
-    input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor"
-) -> None:
+def check_index(input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor") -> None:
     if not check_tensor(index, where)._array.size:
         return
     if index._array.dtype not in (np.int32, np.int64):
