@@ -1,4 +1,4 @@
-"""Sums, differences, products and quotients of arrays that broadcast, row by row.
+"""Sums, differences, products and quotients of arrays that broadcast or are slices, row by row.
 
 In a row one operand has as many elements as the results, and the other as many or one. The bits are
 NumPy's.
@@ -31,30 +31,62 @@ def broadcasting_loop(
     Args:
         ufunc: one of NumPy's.
         arrays: they broadcast to the shape of `out`.
-        out: C-contiguous, as the arrays must be.
+        out: C-contiguous, as arrays that broadcast must be; of others each row must be.
     """
     loops = LOOPS.get(ufunc)
     if loops is None or len(arrays) != 2 or not uses_numba(*arrays, out):
         return None
-    if any(each.dtype != out.dtype or not each.flags.c_contiguous for each in arrays):
+    if any(each.dtype != out.dtype for each in arrays):
         return None
-    first, second = (_run(each.shape, out.shape) for each in arrays)
+    first, second = (_rows(each, out.shape) for each in arrays)
     if first is None or second is None:
         return None
-    (a_size, a_repeats), (b_size, b_repeats) = first, second
-    a, b = (each.reshape(-1) for each in arrays)
-    columns = max(a_repeats, b_repeats)
-    if columns == 1:
-        columns, loop = min(a_size, b_size), loops[0]
-        fits = max(a_size, b_size) % columns == 0
-    elif a_repeats == 1:
-        fits, loop = a_size % columns == 0, loops[1]
+    (a, a_repeats, a_step), (b, b_repeats, b_step) = first, second
+    if a_step or b_step:
+        columns = out.shape[-1]
+        fits = all(n in (1, columns) or x.size == 1 for x, n in ((a, a_repeats), (b, b_repeats)))
     else:
-        fits, loop = b_repeats == 1 and b_size % columns == 0, loops[2]
-        a, b = b, a
-    if not fits or columns < _MIN_COLUMNS:
+        columns, fits = max(a_repeats, b_repeats), True
+        if columns == 1:
+            columns = min(a.size, b.size)
+    loop = loops[0]
+    if a_repeats != 1:
+        fits, loop = fits and b_repeats == 1, loops[2]
+        a, b, a_step = b, a, b_step
+    elif b_repeats != 1:
+        loop = loops[1]
+    if columns < _MIN_COLUMNS or not fits:
         return None
-    return partial(loop, a, b, out.reshape(-1), columns), out.size // columns, columns
+    rows = [(a, a_step), (b, b_step)] if loop is loops[0] else [(a, a_step)]
+    if any(not step and each.size % columns != 0 for each, step in rows):
+        return None
+    steps = a_step or columns, b_step or columns
+    return partial(loop, a, b, out.reshape(-1), columns, *steps), out.size // columns, columns
+
+
+def _rows(array: Array, shape: tuple[int, ...]) -> tuple[Array, int, int] | None:
+    """Return the memory of an operand, how often each element is repeated, and a step.
+
+    If the step is 0, element ``i`` of the flat results belongs to that of the memory at
+    ``i // repeats % memory.size``; else row ``i`` belongs to the one that begins at ``i * step``.
+    None if neither is so.
+    """
+    if array.flags.c_contiguous:
+        run = _run(array.shape, shape)
+        return run and (array.reshape(-1), run[1], 0)
+    itemsize, strides = array.itemsize, array.strides
+    if array.shape != shape or len(shape) < 2 or strides[-1] != itemsize:
+        return None
+    step, count = strides[-2], 1
+    for size, stride in zip(reversed(shape[:-1]), reversed(strides[:-1]), strict=True):
+        if size != 1 and stride != step * count:
+            return None
+        count *= size
+    if step <= 0 or step % itemsize != 0:
+        return None
+    extent = (count - 1) * (step // itemsize) + shape[-1]
+    flat = np.lib.stride_tricks.as_strided(array, (extent,), (itemsize,))
+    return flat, 1, step // itemsize
 
 
 def _run(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
@@ -74,89 +106,117 @@ def _run(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | None
 
 
 @inlined
-def _row(a: Any, row: int, columns: int) -> Any:
-    begin = row * columns % a.size
+def _row(a: Any, row: int, step: int, columns: int) -> Any:
+    begin = row * step % a.size
     return a[begin : begin + columns]
 
 
 @jit
-def _add_rows_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _add_rows_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, y, to = _row(a, row, columns), _row(b, row, columns), _row(out, row, columns)
+        x, y = _row(a, row, a_step, columns), _row(b, row, b_step, columns)
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = x[i] + y[i]
 
 
 @jit
-def _subtract_rows_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _subtract_rows_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, y, to = _row(a, row, columns), _row(b, row, columns), _row(out, row, columns)
+        x, y = _row(a, row, a_step, columns), _row(b, row, b_step, columns)
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = x[i] - y[i]
 
 
 @jit
-def _multiply_rows_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _multiply_rows_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, y, to = _row(a, row, columns), _row(b, row, columns), _row(out, row, columns)
+        x, y = _row(a, row, a_step, columns), _row(b, row, b_step, columns)
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = x[i] * y[i]
 
 
 @jit
-def _divide_rows_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _divide_rows_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, y, to = _row(a, row, columns), _row(b, row, columns), _row(out, row, columns)
+        x, y = _row(a, row, a_step, columns), _row(b, row, b_step, columns)
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = quotient(x[i], y[i])
 
 
 @jit
-def _add_column_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _add_column_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, number, to = _row(a, row, columns), b[row % b.size], _row(out, row, columns)
+        x, number = _row(a, row, a_step, columns), b[row % b.size]
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = x[i] + number
 
 
 @jit
-def _subtract_column_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _subtract_column_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, number, to = _row(a, row, columns), b[row % b.size], _row(out, row, columns)
+        x, number = _row(a, row, a_step, columns), b[row % b.size]
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = x[i] - number
 
 
 @jit
 def _subtract_from_column_loop(
-    a: Any, b: Any, out: Any, columns: int, start: int, stop: int
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
 ) -> None:
     for row in range(start, stop):
-        x, number, to = _row(a, row, columns), b[row % b.size], _row(out, row, columns)
+        x, number = _row(a, row, a_step, columns), b[row % b.size]
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = number - x[i]
 
 
 @jit
-def _multiply_column_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _multiply_column_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, number, to = _row(a, row, columns), b[row % b.size], _row(out, row, columns)
+        x, number = _row(a, row, a_step, columns), b[row % b.size]
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = x[i] * number
 
 
 @jit
-def _divide_column_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _divide_column_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, number, to = _row(a, row, columns), b[row % b.size], _row(out, row, columns)
+        x, number = _row(a, row, a_step, columns), b[row % b.size]
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = quotient(x[i], number)
 
 
 @jit
-def _divide_into_column_loop(a: Any, b: Any, out: Any, columns: int, start: int, stop: int) -> None:
+def _divide_into_column_loop(
+    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
+) -> None:
     for row in range(start, stop):
-        x, number, to = _row(a, row, columns), b[row % b.size], _row(out, row, columns)
+        x, number = _row(a, row, a_step, columns), b[row % b.size]
+        to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
             to[i] = quotient(number, x[i])
 

@@ -22,6 +22,7 @@ import pytest
 import offgrad
 from offgrad import kernels
 from offgrad.kernels import _parallel
+from offgrad.kernels._arithmetic_rows import broadcasting_loop
 from offgrad.kernels._blas import _blas_libraries
 from offgrad.kernels._parallel import (
     BLOCK,
@@ -139,6 +140,58 @@ def test_broadcasting_has_numpys_bits(ufunc: Any, dtype: Any, shapes: Any) -> No
                 out = np.empty_like(expected)
                 kernels.elementwise(ufunc, out, x, y)
             np.testing.assert_array_equal(out, expected)
+
+
+SLICES: dict[str, Any] = {
+    "two slices": lambda x: (x[:, 3:403], x[:, :400]),
+    "every second row": lambda x: (x[:1000:2, 1:], x[1:1001:2, :-1]),
+    "a row": lambda x: (x[:, 3:], x[7, 3:]),
+    "a column": lambda x: (x[:, 3:], x[:, :1].copy()),
+    "a number": lambda x: (x[:, 3:], x[:1, :1]),
+    "an array": lambda x: (x[:, 3:], x[:, 3:].copy()),
+    "overlapping windows": lambda x: (
+        np.lib.stride_tricks.sliding_window_view(x.reshape(-1)[:5000], 64), x[3, :64]
+    ),
+    "half of the heads' width": lambda x: (
+        x.reshape(-1)[:960_000].reshape(200, 3, 10, 160)[..., :80], x[:10, :80].copy()
+    ),
+}  # fmt: skip
+LEFT_TO_NUMPY: dict[str, Any] = {
+    "every second column": lambda x: (x[:, ::2], x[:, 1::2]),
+    "reversed rows": lambda x: (x[::-1, 3:], x[:, 3:]),
+    "transposed": lambda x: (x.T, x[0, :1]),
+    "steps that differ": lambda x: (
+        x[:2000].reshape(2, 1000, 500)[:, :900, 3:],
+        x[:2000].reshape(2, 1000, 500)[:, 100:, 3:],
+    ),
+    "a column that is a slice": lambda x: (x[:, 3:], x[:, :1]),
+    "one column for several rows": lambda x: (
+        x[:2000, :400].reshape(2, 1000, 400),
+        np.ones((2, 1, 1), x.dtype),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*SLICES, *LEFT_TO_NUMPY])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("ufunc", [np.add, np.subtract, np.multiply, np.divide])
+def test_arithmetic_of_slices_has_numpys_bits(ufunc: Any, dtype: Any, case: str) -> None:
+    x = np.random.default_rng(1).standard_normal((2003, 500)).astype(dtype)
+    x.flat[:5] = 0, np.inf, -np.inf, np.nan, -0.0
+    before = x.copy()
+    a, b = (SLICES | LEFT_TO_NUMPY)[case](x)
+    for pair in ((a, b), (b, a)):
+        with np.errstate(all="ignore"):
+            expected = ufunc(*pair, order="C")
+        for threads in (1, 3):
+            kernels.set_num_threads(threads)
+            out = np.empty_like(expected)
+            with np.errstate(all="ignore"):
+                kernels.elementwise(ufunc, out, *pair)
+            np.testing.assert_array_equal(out, expected)
+        loop = broadcasting_loop(ufunc, [*pair], out)
+        assert (loop is not None) == (case in SLICES and kernels.backend() == "numba")
+    np.testing.assert_array_equal(x, before)
 
 
 @pytest.mark.parametrize("value", [1, -0.5])
