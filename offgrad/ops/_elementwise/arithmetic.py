@@ -133,6 +133,10 @@ def _truncating_division(a: Array, b: Array, out: Array) -> None:
         np.trunc(out, out=out)
 
 
+def _truncated_quotients(a: Array, b: Array, out: Array) -> None:
+    kernels.elementwise(_truncating_division, out, a, b)
+
+
 class Div(Broadcasting):
     """a / b; keeps b, and a if b needs a gradient. Rounded, it keeps nothing: gradient zero."""
 
@@ -146,7 +150,7 @@ class Div(Broadcasting):
             self.save(self=a if self.needs_input_grad[1] else None, other=b)
             return self.computed(np.true_divide, dtype, a, b)
         if rounding_mode == "trunc":
-            return self.computed(_truncating_division, dtype, a, b)
+            return self.computed(_truncated_quotients, dtype, a, b)
         is_large = are_large(a, b) and not kernels.is_half(dtype)
         floor_divide = kernels.floor_divide if is_large else np.floor_divide
         return self.computed(floor_divide, dtype, a, b)

@@ -1,5 +1,6 @@
 """Magnitude, sign and angle; complex numbers from their parts, and their parts."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,7 +157,8 @@ class Complex(Broadcasting):
 
     def forward(self, real: Array, imag: Array) -> Array:
         self.shapes = real.shape, imag.shape
-        return compute(_complex, real, imag, dtype=_COMPLEX_DTYPES[real.dtype.name])
+        dtype = _COMPLEX_DTYPES[real.dtype.name]
+        return compute(partial(kernels.elementary, _complex), real, imag, dtype=dtype)
 
     def backward(self, grad: "Tensor") -> Any:
         need_real, need_imag = self.needs_input_grad
@@ -175,7 +177,8 @@ class Polar(Broadcasting):
     def forward(self, magnitude: Array, angle: Array) -> Array:
         self.shapes = magnitude.shape, angle.shape
         need_magnitude, need_angle = self.needs_input_grad
-        result = compute(_polar, magnitude, angle, dtype=_COMPLEX_DTYPES[magnitude.dtype.name])
+        dtype = _COMPLEX_DTYPES[magnitude.dtype.name]
+        result = compute(partial(kernels.elementary, _polar), magnitude, angle, dtype=dtype)
         self.save(angle=angle if need_magnitude else None, result=result if need_angle else None)
         return result
 

@@ -1,5 +1,6 @@
 """Whole entries along a dimension, chosen by a vector of indices."""
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from offgrad.ops._core.dtypes import (
     shape_error,
 )
 from offgrad.ops._core.numpy_names import with_numpy_names
+from offgrad.ops._indexing.masking import filled
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -28,6 +30,9 @@ __all__ = ["index_add", "index_copy", "index_fill", "index_select"]
 
 
 _INDEX_DTYPES = (np.int32, np.int64)
+
+_MIN_RUN = 64
+"""Elements in a row from which NumPy fills chosen rows faster than a mask."""
 
 
 class _AlongDim(Op):
@@ -41,6 +46,24 @@ class _AlongDim(Op):
         self.dim = dim
         self.save(index=index)
         return np.atleast_1d(x), (*(slice(None),) * dim, np.atleast_1d(index))
+
+    def filled(self, x: Array, index: Array, value: Any, dim: int) -> Array:
+        """Save the index; return x with a number in the chosen entries."""
+        source, chosen = self.entries(x, index, dim)
+        inner = source.shape[dim + 1 :]
+        if prod(inner) >= _MIN_RUN:
+            out = memory.copy(source)
+            out[chosen] = value
+        else:
+            mask = np.zeros((source.shape[dim], *(1,) * len(inner)), bool)
+            mask[chosen[dim]] = True
+            out = filled(source, mask, value)
+        return out.reshape(x.shape)
+
+
+def _spread(index: Array, like: Array, dim: int) -> Array:
+    """Return a vector of entries along `dim` as an index for each element of `like`."""
+    return np.broadcast_to(index.reshape(-1, *(1,) * (like.ndim - dim - 1)), like.shape)
 
 
 class IndexSelect(_AlongDim):
@@ -105,7 +128,8 @@ class IndexCopy(_AlongDim):
         self.source_dim = source.ndim
         out = memory.copy(x)
         target, chosen = self.entries(out, index, dim)
-        target[chosen] = np.atleast_1d(source)
+        values = memory.contiguous(np.atleast_1d(source))
+        kernels.scatter(target, _spread(chosen[dim], values, dim), values, dim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -123,10 +147,7 @@ class IndexFill(_AlongDim):
     """x with a number in the chosen entries; keeps the index."""
 
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
-        out = memory.copy(x)
-        target, chosen = self.entries(out, index, dim)
-        target[chosen] = value
-        return out
+        return self.filled(x, index, value, dim)
 
     def backward(self, grad: "Tensor") -> Any:
         """Zero the gradient of filled entries."""
@@ -139,10 +160,7 @@ class IndexFillTensor(_AlongDim):
     torch_name = "IndexFillBackward1"
 
     def forward(self, x: Array, index: Array, value: Array, dim: int) -> Array:
-        out = memory.copy(x)
-        target, chosen = self.entries(out, index, dim)
-        target[chosen] = value
-        return out
+        return self.filled(x, index, value, dim)
 
     def backward(self, grad: "Tensor") -> Any:
         """The value gets the sum over filled entries, each once; x the gradient of the others."""

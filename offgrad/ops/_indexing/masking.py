@@ -33,7 +33,7 @@ class MaskedFill(Op):
     def forward(self, x: Array, mask: Array, value: Any) -> Array:
         self.save(mask=mask)
         self.shape = x.shape
-        return _filled(x, mask, value)
+        return filled(x, mask, value)
 
     def backward(self, grad: "Tensor") -> Any:
         """Zero the gradient of filled elements."""
@@ -50,7 +50,7 @@ class MaskedFillTensor(Op):
     def forward(self, x: Array, mask: Array, value: Array) -> Array:
         self.save(mask=mask)
         self.shape = x.shape
-        return _filled(x, mask, value)
+        return filled(x, mask, value)
 
     def backward(self, grad: "Tensor") -> Any:
         """The value gets the sum over filled elements, x the gradient of the others."""
@@ -63,7 +63,8 @@ class MaskedFillTensor(Op):
         )
 
 
-def _filled(x: Array, mask: Array, value: Any) -> Array:
+def filled(x: Array, mask: Array, value: Any) -> Array:
+    """Return a copy of x with a number where a mask that broadcasts to it is true."""
     out = memory.empty(broadcast_shape(x.shape, mask.shape), x.dtype)
     if kernels.is_large(out.size):
         kernels.fill_where(x, mask, np.asarray(value).astype(x.dtype).reshape(()), out)
