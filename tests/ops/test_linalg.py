@@ -165,7 +165,11 @@ def test_large_systems(of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: str)
     ours, theirs = (
         [m.tensor(each, dtype=getattr(m, dtype)) for each in (a, b)] for m in (offgrad, torch)
     )
-    for function in (lambda m, a, b: m.linalg.solve(a, b), lambda m, a, b: m.linalg.inv(a)):
+    functions: list[Callable[..., Any]] = [
+        lambda m, a, b: m.linalg.solve(a, b),
+        lambda m, a, b: m.linalg.inv(a),
+    ]
+    for function in functions:
         result = function(offgrad, *ours)
         assert result.is_contiguous()
         np.testing.assert_allclose(

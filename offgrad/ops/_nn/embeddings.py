@@ -64,7 +64,9 @@ class Embedding(Op):
         if self.padding_idx >= 0:
             kept = np.flatnonzero(rows != self.padding_idx)
             rows, values = rows[kept], values[wrap(kept)]
-        return sparse_gradient(wrap(rows[None]), values, (self.weight_sym_argsize_0, width))
+        size = self.weight_sym_argsize_0, width
+        result: Tensor = sparse_gradient(wrap(rows[None]), values, size)
+        return result
 
 
 class EmbeddingBag(Embedding):
@@ -90,7 +92,7 @@ class EmbeddingBag(Embedding):
         table, flat = memory.contiguous(weight), np.ascontiguousarray(index).reshape(-1)
         kernels.embedding_bag(table, flat, starts, out, padding_idx)
         if divisors is not None:
-            out /= divisors
+            np.divide(out, divisors, out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -277,14 +279,14 @@ def embedding_bag(
     shape = (bags, weight._array.shape[1])
     largest = np.zeros(shape if mode == 2 else 0, np.int64)
     divisors = np.maximum(sizes, 1)[:, None].astype(weight._array.dtype) if mode == 1 else None
-    if mode != 2 and per_sample_weights is None:
-        bounds = np.append(starts[:bags], count).astype(np.int64)
-        result: Tensor = EmbeddingBag.apply(
-            weight, indices, wrap(bag_of), starts=bounds, divisors=divisors, **options
-        )
-    elif mode == 2:
+    if mode == 2:
         rows: Tensor = Embedding.apply(weight, indices, **options)
         result = _maxima(rows, bag_of, counted, sizes, indices._array, largest)
+    elif per_sample_weights is None:
+        bounds = np.append(starts[:bags], count).astype(np.int64)
+        result = EmbeddingBag.apply(
+            weight, indices, wrap(bag_of), starts=bounds, divisors=divisors, **options
+        )
     else:
         rows = Embedding.apply(weight, indices, **options) * per_sample_weights.reshape(-1, 1)
         if not counted.all():
