@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.memory.meta import MetaArray
@@ -89,14 +89,20 @@ def _solutions(a: Array, b: Array) -> Array:
     (gesv,) = get_lapack_funcs(("gesv",), (a, b))
 
     def solution(a: Array, b: Array) -> tuple[Array, ...]:
-        columns = memory.copy(a.T).T, memory.copy(b.T).T
-        _, _, x, info = gesv(*columns, overwrite_a=True, overwrite_b=True)
+        _, _, x, info = gesv(_copy(a.T).T, _copy(b.T).T, overwrite_a=True, overwrite_b=True)
         if info:
             raise np.linalg.LinAlgError("Singular matrix")
-        return (memory.copy(x),)
+        return (_copy(x),)
 
     both = (np.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (a, b))
     return over_batch(solution, *both)[0]
+
+
+def _copy(matrix: Array) -> Array:
+    """Return a C-ordered copy."""
+    out = np.empty(matrix.shape, matrix.dtype)
+    kernels.copy_into(out, matrix)
+    return out
 
 
 class LinalgInvEx(Op):
