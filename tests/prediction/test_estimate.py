@@ -252,6 +252,14 @@ def test_scratch_memory_of_recurrent_layers_counts(kind: Any) -> None:
     assert estimated(given, None).peak_nbytes == pytest.approx(found, rel=2e-3)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_are_expected_to_have_one_size(mode: str) -> None:
+    make = lambda: nn.EmbeddingBag(50, 640, mode=mode)
+    given: Case = make, (labels(50, 400, 7),), lambda out: (out * out).sum(), optim.SGD
+    found = real_peaks(given, nullcontext())[-1]
+    assert estimated(given, None).peak_nbytes == pytest.approx(found, rel=2e-3)
+
+
 OPTIMIZERS = [
     optim.Adadelta, optim.Adafactor, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax,
     optim.ASGD, optim.Muon, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop, optim.SGD,

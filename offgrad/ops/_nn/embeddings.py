@@ -98,7 +98,7 @@ class EmbeddingBag(Embedding):
     def backward(self, grad: "Tensor") -> Any:
         """Add the gradient of each bag to the rows of its indices."""
         if self.divisors is not None:
-            grad = grad / wrap(self.divisors)
+            grad = grad / grad.new_tensor(self.divisors)
         return self.gradient(index_select(grad, 0, self.saved("bags"))), None, None
 
 
@@ -260,13 +260,13 @@ def embedding_bag(
             f"embedding_bag: offsets must begin with 0 and rise to at most {count}, the number of "
             f"indices, got {starts.tolist()}"
         )
-    if weight.is_meta:  # any bags have the same shapes
-        starts = np.zeros(starts.shape, np.int64)
     bags = starts.size - include_last_offset
+    if weight.is_meta:  # bags of one size, as those of two dimensions are
+        starts = np.arange(starts.size) * count // max(bags, 1)
     if not bags:
         indices, count = indices[:0], 0
     sizes: Any = np.diff(np.append(starts[:bags], count).astype(np.int64))[:bags]
-    bag_of = np.repeat(np.arange(bags), sizes)
+    bag_of: Array = memory.copy(np.repeat(np.arange(bags), sizes))
     counted = np.ones(count, bool)
     if padding_idx >= 0 and not weight.is_meta:
         counted = indices._array != padding_idx
@@ -293,7 +293,7 @@ def embedding_bag(
             rows = rows.masked_fill(wrap(~counted[:, None]), 0)
         result = index_add(weight.new_zeros(shape), 0, wrap(bag_of), rows)
         if divisors is not None:
-            result = result / wrap(divisors)
+            result = result / result.new_tensor(divisors)
     return result, wrap(bag_of), wrap(sizes), wrap(largest)
 
 
@@ -310,7 +310,7 @@ def _maxima(
     column = np.arange(sizes.max())
     position = firsts[:, None] + np.where(column < sizes[:, None], column, 0)
     position = at[np.minimum(position, at.size - 1)]
-    values, places = rows[wrap(position)].max(1)
+    values, places = rows[wrap(memory.copy(position))].max(1)
     found = indices[np.take_along_axis(position, places._array, 1)]
     largest[...] = np.where(sizes[:, None] > 0, found, 0)
     result: Tensor = values.masked_fill(wrap(sizes[:, None] == 0), 0)
