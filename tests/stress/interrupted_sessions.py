@@ -1,10 +1,8 @@
 """SIGINT at every point of a training step under each policy; afterwards sessions work."""
 
 import functools
-import tempfile
 from collections import Counter
 from contextlib import nullcontext
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,7 +14,7 @@ from tests.interrupts import Interrupt
 from tests.session.graphs import Bits, bits, data
 from tests.stress.counters import Baseline, Difference, check_idle, held_locks, require, soon
 from tests.stress.interrupts import LIBRARY, dropped_exceptions
-from tests.stress.policies import LOSSY, POLICIES, Stores, session
+from tests.stress.policies import LOSSY, POLICIES, Stores, session, stores_of_process
 from tests.stress.stores import STORES
 
 SIZE = 128
@@ -92,7 +90,7 @@ _BY_MODEL = {"by module", "in one module"}
 @functools.cache
 def stores() -> Stores:
     # They live as long as the process, as those that policies name.
-    return Stores(Path(tempfile.mkdtemp()))
+    return stores_of_process()
 
 
 @functools.cache

@@ -1,5 +1,9 @@
 """Policies of every kind, over stores of every kind."""
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -81,6 +85,18 @@ class Stores:
     def keeps(self, name: str) -> bool:
         """Return whether arrays outlive their handles in a store."""
         return name in KEPT
+
+
+def stores_of_process() -> Stores:
+    """Return stores in a temporary folder that goes when this process, not a fork of it, ends."""
+    folder, owner = tempfile.mkdtemp(), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return Stores(Path(folder))
 
 
 class _BySlot:

@@ -2,10 +2,8 @@
 
 import functools
 import gc
-import tempfile
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,7 +18,7 @@ from tests.stress.counters import Baseline, Difference, check_idle, require
 from tests.stress.interrupted_sessions import check_session
 from tests.stress.interrupts import LIBRARY, dropped_exceptions
 from tests.stress.perturbations import Perturbation, fork, in_threads
-from tests.stress.policies import LOSSY, POLICIES, Stores, session
+from tests.stress.policies import LOSSY, POLICIES, Stores, session, stores_of_process
 from tests.stress.programs import Outcome, Program, StressRun, difference, outcome
 from tests.stress.stores import Drive
 
@@ -38,7 +36,7 @@ CLOSES_EVERY = 16
 
 @functools.cache
 def _stores() -> Stores:
-    return Stores(Path(tempfile.mkdtemp()))
+    return stores_of_process()
 
 
 @functools.cache
