@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 INVERSE_NORM = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 """The norm that gives the other direction the same factor."""
 
+_MIN_ROWS = 16
+"""Parts of a dimension that are enough for the threads."""
+
 
 def _along(
     function: Callable[..., Any], x: Array, out: Array, axis: int, length: int, norm: str
@@ -40,8 +43,10 @@ def _along(
         norm = INVERSE_NORM[norm]
     if x.ndim == 1:
         x, out, axis = x[np.newaxis], out[np.newaxis], 1
-    # The longest of the other dimensions is divided among the threads.
-    rows = max((each for each in range(x.ndim) if each != axis), key=lambda each: x.shape[each])
+    # Threads divide an outer dimension, whose parts follow one another in memory, if it is long.
+    others = [each for each in range(x.ndim) if each != axis]
+    longest = max(others, key=lambda each: x.shape[each])
+    rows = next((each for each in others if x.shape[each] >= _MIN_ROWS), longest)
 
     def body(start: int, stop: int) -> None:
         index = _at(rows, start, stop)
@@ -51,7 +56,8 @@ def _along(
             if undo:
                 np.multiply(part, np.float32(length), out=part)
 
-    parallel_for(body, x.shape[rows], max(x.size, out.size) // max(x.shape[rows], 1))
+    cost = max(x.size, out.size) // max(x.shape[rows], 1)
+    parallel_for(body, x.shape[rows], cost, merge=True)
 
 
 def _complex(x: Array, out: Array, dim: tuple[int, ...], norm: str, inverse: bool) -> Array:
