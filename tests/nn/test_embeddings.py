@@ -150,3 +150,17 @@ def test_no_bags_take_no_rows() -> None:
             assert result.shape == (0, 3)
             (grad,) = offgrad.autograd.grad(result.sum(), weight)
             assert not grad.any()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_gradients_of_bags_scaled_by_frequency(mode: str) -> None:
+    """By the documented formula: PyTorch 2.13 divides by the counts of other indices."""
+    indices, sizes = np.array([2, 5, 2, 2, 0, 2]), np.array([4, 2])
+    bag = nn.EmbeddingBag(6, 2, mode=mode, scale_grad_by_freq=True)
+    bag(offgrad.tensor(indices), offgrad.tensor([0, 4])).sum().backward()
+    share = np.repeat(1 / sizes if mode == "mean" else [1.0, 1.0], sizes)
+    counts = np.bincount(indices, minlength=6)
+    expected = np.bincount(indices, share, minlength=6) / np.maximum(counts, 1)
+    gradient = bag.weight.grad
+    assert gradient is not None
+    np.testing.assert_allclose(gradient.numpy(), np.stack([expected, expected], 1), rtol=1e-6)
