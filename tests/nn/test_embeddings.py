@@ -113,6 +113,9 @@ def test_limited_norms_count_as_a_change_in_place() -> None:
         (ValueError, "1D or 2D Tensor", lambda: nn.EmbeddingBag(3, 4)(offgrad.tensor(0))),
         (RuntimeError, "offsets must begin",
          lambda: nn.EmbeddingBag(3, 4)(offgrad.tensor([0]), offgrad.tensor([1]))),
+        (RuntimeError, "should be at least 1",
+         lambda: nn.EmbeddingBag(3, 4, include_last_offset=True)(
+             offgrad.tensor([0])[:0], offgrad.tensor([0])[:0])),
         (ValueError, "same shape",
          lambda: nn.EmbeddingBag(3, 4, mode="sum")(offgrad.tensor([[0]]), None, offgrad.ones(1))),
         (NotImplementedError, "mode='sum'",

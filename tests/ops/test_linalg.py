@@ -156,10 +156,17 @@ def test_residuals_are_those_of_torch() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize(
     ("of_a", "of_b"),
-    [((300, 300), (300, 5)), ((2, 300, 300), (300, 1)), ((2, 1, 256, 256), (3, 256, 2))],
+    [
+        ((300, 300), (300, 5)),
+        ((2, 300, 300), (300, 1)),
+        ((300, 300), (4, 300, 2)),
+        ((2, 1, 256, 256), (3, 256, 2)),
+        ((300, 300), (300, 0)),
+        ((0, 300, 300), (300, 2)),
+    ],
 )
 def test_large_systems(of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: str) -> None:
-    """Of NumPy: PyTorch's LAPACK can wait for threads that do not come, in a process of many."""
+    """Compared with NumPy: PyTorch's LAPACK can hang in a process of many threads."""
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=shape) for shape in (of_a, of_b))
     a = (a + 20 * np.eye(of_a[-1])).swapaxes(-1, -2)

@@ -133,7 +133,7 @@ def _truncating_division(a: Array, b: Array, out: Array) -> None:
         np.trunc(out, out=out)
 
 
-def _truncated_quotients(a: Array, b: Array, out: Array) -> None:
+def _truncating_division_on_threads(a: Array, b: Array, out: Array) -> None:
     kernels.elementwise(_truncating_division, out, a, b)
 
 
@@ -150,7 +150,7 @@ class Div(Broadcasting):
             self.save(self=a if self.needs_input_grad[1] else None, other=b)
             return self.computed(np.true_divide, dtype, a, b)
         if rounding_mode == "trunc":
-            return self.computed(_truncated_quotients, dtype, a, b)
+            return self.computed(_truncating_division_on_threads, dtype, a, b)
         is_large = are_large(a, b) and not kernels.is_half(dtype)
         floor_divide = kernels.floor_divide if is_large else np.floor_divide
         return self.computed(floor_divide, dtype, a, b)

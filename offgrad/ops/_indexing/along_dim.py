@@ -47,7 +47,7 @@ class _AlongDim(Op):
         self.save(index=index)
         return np.atleast_1d(x), (*(slice(None),) * dim, np.atleast_1d(index))
 
-    def filled(self, x: Array, index: Array, value: Any, dim: int) -> Array:
+    def filled_entries(self, x: Array, index: Array, value: Any, dim: int) -> Array:
         """Save the index; return x with a number in the chosen entries."""
         source, chosen = self.entries(x, index, dim)
         inner = source.shape[dim + 1 :]
@@ -147,7 +147,7 @@ class IndexFill(_AlongDim):
     """x with a number in the chosen entries; keeps the index."""
 
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
-        return self.filled(x, index, value, dim)
+        return self.filled_entries(x, index, value, dim)
 
     def backward(self, grad: "Tensor") -> Any:
         """Zero the gradient of filled entries."""
@@ -160,7 +160,7 @@ class IndexFillTensor(_AlongDim):
     torch_name = "IndexFillBackward1"
 
     def forward(self, x: Array, index: Array, value: Array, dim: int) -> Array:
-        return self.filled(x, index, value, dim)
+        return self.filled_entries(x, index, value, dim)
 
     def backward(self, grad: "Tensor") -> Any:
         """The value gets the sum over filled entries, each once; x the gradient of the others."""

@@ -190,6 +190,7 @@ _ONE_DTYPE = "Expected self.dtype to be equal to src.dtype"
 
 
 def check_index(input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor") -> None:
+    """Raise RuntimeError unless the index fits along `axis` and is no larger than `others`."""
     if not check_tensor(index, where)._array.size:
         return
     if index._array.dtype not in (np.int32, np.int64):

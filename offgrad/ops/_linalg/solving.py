@@ -80,39 +80,43 @@ _LARGE = 256
 
 def _solutions(a: Array, b: Array) -> Array:
     """Return X with A X = B for arrays; raise NumPy's LinAlgError if a matrix is singular."""
-    if type(a) is MetaArray or a.shape[-1] < _LARGE or not b.size:
+    if not _is_large(a):
         solved: Array = np.linalg.solve(a, b)
         return solved
     from scipy.linalg.lapack import get_lapack_funcs
 
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     (gesv,) = get_lapack_funcs(("gesv",), (a, b))
-
-    def solution(a: Array, b: Array) -> tuple[Array, ...]:
-        _, _, x, info = gesv(_copy(a.T).T, _copy(b.T).T, overwrite_a=True, overwrite_b=True)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (np.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (a, b))
+    out = np.empty(b.shape, b.dtype)
+    for at in np.ndindex(batch if b.size else (0,)):
+        columns = _columns(a[at]), _columns(b[at])
+        _, _, x, info = gesv(*columns, overwrite_a=True, overwrite_b=True)
         if info:
             raise np.linalg.LinAlgError("Singular matrix")
-        return (_copy(x),)
-
-    both = (np.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (a, b))
-    return over_batch(solution, *both)[0]
-
-
-def _copy(matrix: Array) -> Array:
-    """Return a C-ordered copy."""
-    out = np.empty(matrix.shape, matrix.dtype)
-    kernels.copy_into(out, matrix)
+        kernels.copy_into(out[at], x)
     return out
+
+
+def _is_large(matrices: Array) -> bool:
+    return matrices.shape[-1] >= _LARGE and type(matrices) is not MetaArray
+
+
+def _columns(matrix: Array) -> Array:
+    """Return a copy column after column, as LAPACK takes it."""
+    turned = np.empty(matrix.shape[::-1], matrix.dtype)
+    kernels.copy_into(turned, matrix.T)
+    return turned.T
 
 
 class LinalgInvEx(Op):
     """The inverse of square matrices; keeps it."""
 
     def forward(self, x: Array) -> Array:
-        large = x.shape[-1] >= _LARGE and type(x) is not MetaArray
-        out: Array = (
-            _solutions(x, np.eye(x.shape[-1], dtype=x.dtype)) if large else np.linalg.inv(x)
-        )
+        if _is_large(x):
+            out = _solutions(x, np.eye(x.shape[-1], dtype=x.dtype))
+        else:
+            out = np.linalg.inv(x)
         self.save(inverse=out)
         return out
 

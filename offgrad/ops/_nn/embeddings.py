@@ -261,11 +261,17 @@ def embedding_bag(
             f"indices, got {starts.tolist()}"
         )
     bags = starts.size - include_last_offset
+    if bags < 0:
+        raise RuntimeError(
+            "embedding_bag: with include_last_offset the number of offsets should be at least 1, "
+            "the number of indices; got none"
+        )
     if weight.is_meta:  # bags of one size, as those of two dimensions are
         starts = np.arange(starts.size) * count // max(bags, 1)
     if not bags:
         indices, count = indices[:0], 0
-    sizes: Any = np.diff(np.append(starts[:bags], count).astype(np.int64))[:bags]
+    bounds = np.append(starts[:bags], count).astype(np.int64)
+    sizes: Any = np.diff(bounds)
     bag_of: Array = memory.copy(np.repeat(np.arange(bags), sizes))
     counted = np.ones(count, bool)
     if padding_idx >= 0 and not weight.is_meta:
@@ -283,7 +289,6 @@ def embedding_bag(
         rows: Tensor = Embedding.apply(weight, indices, **options)
         result = _maxima(rows, bag_of, counted, sizes, indices._array, largest)
     elif per_sample_weights is None:
-        bounds = np.append(starts[:bags], count).astype(np.int64)
         result = EmbeddingBag.apply(
             weight, indices, wrap(bag_of), starts=bounds, divisors=divisors, **options
         )
