@@ -6,6 +6,7 @@ two zeros.
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,15 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._elementary_math import larger, smaller
-from offgrad.kernels._jit import Kernel, inlined, jit, uses_numba
+from offgrad.kernels._jit import Kernel, inlined, jit, loop_of, uses_numba
+from offgrad.kernels._loop_templates import (
+    array_and_number,
+    array_in_place,
+    number_and_array,
+    number_in_place,
+    one_array,
+    two_arrays,
+)
 from offgrad.kernels._parallel import parallel_for
 
 
@@ -118,8 +127,23 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 @inlined
+def _sum_with_scaled(a: Any, factor: Any, b: Any) -> Any:
+    return a + factor * b
+
+
+@inlined
 def _sum_with_product(a: Any, b: Any, c: Any, factor: Any) -> Any:
     return a + factor * b * c
+
+
+@inlined
+def _product(a: Any, _: Any, b: Any) -> Any:
+    return a * b
+
+
+@inlined
+def _quotient(a: Any, _: Any, b: Any) -> Any:
+    return quotient(a, b)
 
 
 @inlined
@@ -157,32 +181,14 @@ def _rint(a: Any) -> Any:
     return np.rint(a)
 
 
-@jit
-def _add_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = a[i] + b[i]
+@inlined
+def _square(a: Any) -> Any:
+    return a * a
 
 
-@jit
-def _subtract_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = a[i] - b[i]
-
-
-@jit
-def _multiply_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = a[i] * b[i]
-
-
-@jit
-def _divide_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = quotient(a[i], b[i])
+@inlined
+def _reciprocal(a: Any) -> Any:
+    return np.reciprocal(a)
 
 
 @jit
@@ -199,204 +205,40 @@ def _add_product_loop(factor: Any, a: Any, b: Any, c: Any, out: Any, start: int,
         out[i] = _sum_with_product(a[i], b[i], c[i], factor)
 
 
-@jit
-def _add_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = a[i] + number
+def _loops(value: Any, commutes: bool) -> tuple[Kernel[..., None], ...]:
+    second = loop_of(array_and_number, value)
+    first = second if commutes else loop_of(number_and_array, value)
+    return loop_of(two_arrays, value), second, first
 
 
-@jit
-def _subtract_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = a[i] - number
+def _in_place_loops(of_array: Any, of_number: Any) -> tuple[Kernel[..., None], Kernel[..., None]]:
+    return loop_of(array_in_place, of_array), loop_of(number_in_place, of_number)
 
 
-@jit
-def _subtract_from_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = number - a[i]
-
-
-@jit
-def _multiply_by_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = a[i] * number
-
-
-@jit
-def _divide_by_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = quotient(a[i], number)
-
-
-@jit
-def _divide_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = quotient(number, a[i])
-
-
-@jit
-def _add_in_place_loop(out: Any, factor: Any, b: Any, start: int, stop: int) -> None:
-    out, b = out[start:stop], b[start:stop]
-    for i in range(out.size):
-        out[i] += factor * b[i]
-
-
-@jit
-def _multiply_in_place_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
-    out, b = out[start:stop], b[start:stop]
-    for i in range(out.size):
-        out[i] *= b[i]
-
-
-@jit
-def _divide_in_place_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
-    out, b = out[start:stop], b[start:stop]
-    for i in range(out.size):
-        out[i] = quotient(out[i], b[i])
-
-
-@jit
-def _add_number_in_place_loop(out: Any, number: Any, start: int, stop: int) -> None:
-    out = out[start:stop]
-    for i in range(out.size):
-        out[i] += number
-
-
-@jit
-def _multiply_by_number_in_place_loop(out: Any, number: Any, start: int, stop: int) -> None:
-    out = out[start:stop]
-    for i in range(out.size):
-        out[i] *= number
-
-
-@jit
-def _divide_by_number_in_place_loop(out: Any, number: Any, start: int, stop: int) -> None:
-    out = out[start:stop]
-    for i in range(out.size):
-        out[i] = quotient(out[i], number)
-
-
-@jit
-def _maximum_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = larger(a[i], b[i])
-
-
-@jit
-def _maximum_with_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = larger(a[i], number)
-
-
-@jit
-def _minimum_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = smaller(a[i], b[i])
-
-
-@jit
-def _minimum_with_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = smaller(a[i], number)
-
-
-@jit
-def _negative_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = _negative(a[i])
-
-
-@jit
-def _absolute_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = _absolute(a[i])
-
-
-@jit
-def _square_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = a[i] * a[i]
-
-
-@jit
-def _root_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = _root(a[i])
-
-
-@jit
-def _reciprocal_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = quotient(out.dtype.type(1), a[i])
-
-
-@jit
-def _floor_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = _floor(a[i])
-
-
-@jit
-def _ceil_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = _ceil(a[i])
-
-
-@jit
-def _trunc_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = _trunc(a[i])
-
-
-@jit
-def _rint_loop(a: Any, out: Any, start: int, stop: int) -> None:
-    a, out = a[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = _rint(a[i])
-
-
+_SUMS_IN_PLACE = _in_place_loops(_sum_with_scaled, operator.add)
 _IN_PLACE: dict[Any, tuple[Kernel[..., None], Kernel[..., None]]] = {
-    np.add: (_add_in_place_loop, _add_number_in_place_loop),
-    np.subtract: (_add_in_place_loop, _add_number_in_place_loop),
-    np.multiply: (_multiply_in_place_loop, _multiply_by_number_in_place_loop),
-    np.divide: (_divide_in_place_loop, _divide_by_number_in_place_loop),
+    np.add: _SUMS_IN_PLACE,
+    np.subtract: _SUMS_IN_PLACE,
+    np.multiply: _in_place_loops(_product, operator.mul),
+    np.divide: _in_place_loops(_quotient, quotient),
 }
 
 LOOPS: dict[Any, tuple[Kernel[..., None], ...]] = {
-    np.add: (_add_loop, _add_number_loop, _add_number_loop),
-    np.subtract: (_subtract_loop, _subtract_number_loop, _subtract_from_number_loop),
-    np.multiply: (_multiply_loop, _multiply_by_number_loop, _multiply_by_number_loop),
-    np.divide: (_divide_loop, _divide_by_number_loop, _divide_number_loop),
-    np.maximum: (_maximum_loop, _maximum_with_number_loop, _maximum_with_number_loop),
-    np.minimum: (_minimum_loop, _minimum_with_number_loop, _minimum_with_number_loop),
-    np.negative: (_negative_loop,),
-    np.absolute: (_absolute_loop,),
-    np.square: (_square_loop,),
-    np.sqrt: (_root_loop,),
-    np.reciprocal: (_reciprocal_loop,),
-    np.floor: (_floor_loop,),
-    np.ceil: (_ceil_loop,),
-    np.trunc: (_trunc_loop,),
-    np.rint: (_rint_loop,),
+    np.add: _loops(operator.add, commutes=True),
+    np.subtract: _loops(operator.sub, commutes=False),
+    np.multiply: _loops(operator.mul, commutes=True),
+    np.divide: _loops(quotient, commutes=False),
+    np.maximum: _loops(larger, commutes=True),
+    np.minimum: _loops(smaller, commutes=True),
+    np.negative: (loop_of(one_array, _negative),),
+    np.absolute: (loop_of(one_array, _absolute),),
+    np.square: (loop_of(one_array, _square),),
+    np.sqrt: (loop_of(one_array, _root),),
+    np.reciprocal: (loop_of(one_array, _reciprocal),),
+    np.floor: (loop_of(one_array, _floor),),
+    np.ceil: (loop_of(one_array, _ceil),),
+    np.trunc: (loop_of(one_array, _trunc),),
+    np.rint: (loop_of(one_array, _rint),),
 }
 """Of each function of two arrays: the loop of two arrays, of an array and a number, of a number and
 an array. Of one of one array: its loop.

@@ -7,6 +7,7 @@ NumPy's.
 from __future__ import annotations
 
 import math
+import operator
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from offgrad.kernels._arithmetic import quotient
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._jit import Kernel, inlined, jit, uses_numba
+from offgrad.kernels._jit import Kernel, inlined, loop_of, uses_numba
+from offgrad.kernels._loop_templates import value
 
 _MIN_COLUMNS = 32
 """In rows of fewer, NumPy's loops are as fast."""
@@ -111,120 +113,46 @@ def _row(a: Any, row: int, step: int, columns: int) -> Any:
     return a[begin : begin + columns]
 
 
-@jit
-def _add_rows_loop(
+def _rows_and_rows(
     a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
 ) -> None:
     for row in range(start, stop):
         x, y = _row(a, row, a_step, columns), _row(b, row, b_step, columns)
         to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
-            to[i] = x[i] + y[i]
+            to[i] = value(x[i], y[i])
 
 
-@jit
-def _subtract_rows_loop(
-    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
-) -> None:
-    for row in range(start, stop):
-        x, y = _row(a, row, a_step, columns), _row(b, row, b_step, columns)
-        to = out[row * columns : (row + 1) * columns]
-        for i in range(columns):
-            to[i] = x[i] - y[i]
-
-
-@jit
-def _multiply_rows_loop(
-    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
-) -> None:
-    for row in range(start, stop):
-        x, y = _row(a, row, a_step, columns), _row(b, row, b_step, columns)
-        to = out[row * columns : (row + 1) * columns]
-        for i in range(columns):
-            to[i] = x[i] * y[i]
-
-
-@jit
-def _divide_rows_loop(
-    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
-) -> None:
-    for row in range(start, stop):
-        x, y = _row(a, row, a_step, columns), _row(b, row, b_step, columns)
-        to = out[row * columns : (row + 1) * columns]
-        for i in range(columns):
-            to[i] = quotient(x[i], y[i])
-
-
-@jit
-def _add_column_loop(
+def _rows_and_numbers(
     a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
 ) -> None:
     for row in range(start, stop):
         x, number = _row(a, row, a_step, columns), b[row % b.size]
         to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
-            to[i] = x[i] + number
+            to[i] = value(x[i], number)
 
 
-@jit
-def _subtract_column_loop(
+def _numbers_and_rows(
     a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
 ) -> None:
     for row in range(start, stop):
         x, number = _row(a, row, a_step, columns), b[row % b.size]
         to = out[row * columns : (row + 1) * columns]
         for i in range(columns):
-            to[i] = x[i] - number
+            to[i] = value(number, x[i])
 
 
-@jit
-def _subtract_from_column_loop(
-    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
-) -> None:
-    for row in range(start, stop):
-        x, number = _row(a, row, a_step, columns), b[row % b.size]
-        to = out[row * columns : (row + 1) * columns]
-        for i in range(columns):
-            to[i] = number - x[i]
+def _loops(value: Any, commutes: bool) -> tuple[Kernel[..., None], ...]:
+    of_numbers = loop_of(_rows_and_numbers, value)
+    from_numbers = of_numbers if commutes else loop_of(_numbers_and_rows, value)
+    return loop_of(_rows_and_rows, value), of_numbers, from_numbers
 
 
-@jit
-def _multiply_column_loop(
-    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
-) -> None:
-    for row in range(start, stop):
-        x, number = _row(a, row, a_step, columns), b[row % b.size]
-        to = out[row * columns : (row + 1) * columns]
-        for i in range(columns):
-            to[i] = x[i] * number
-
-
-@jit
-def _divide_column_loop(
-    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
-) -> None:
-    for row in range(start, stop):
-        x, number = _row(a, row, a_step, columns), b[row % b.size]
-        to = out[row * columns : (row + 1) * columns]
-        for i in range(columns):
-            to[i] = quotient(x[i], number)
-
-
-@jit
-def _divide_into_column_loop(
-    a: Any, b: Any, out: Any, columns: int, a_step: int, b_step: int, start: int, stop: int
-) -> None:
-    for row in range(start, stop):
-        x, number = _row(a, row, a_step, columns), b[row % b.size]
-        to = out[row * columns : (row + 1) * columns]
-        for i in range(columns):
-            to[i] = quotient(number, x[i])
-
-
-LOOPS: dict[Any, tuple[Kernel[..., None], Kernel[..., None], Kernel[..., None]]] = {
-    np.add: (_add_rows_loop, _add_column_loop, _add_column_loop),
-    np.subtract: (_subtract_rows_loop, _subtract_column_loop, _subtract_from_column_loop),
-    np.multiply: (_multiply_rows_loop, _multiply_column_loop, _multiply_column_loop),
-    np.divide: (_divide_rows_loop, _divide_column_loop, _divide_into_column_loop),
+LOOPS: dict[Any, tuple[Kernel[..., None], ...]] = {
+    np.add: _loops(operator.add, commutes=True),
+    np.subtract: _loops(operator.sub, commutes=False),
+    np.multiply: _loops(operator.mul, commutes=True),
+    np.divide: _loops(quotient, commutes=False),
 }
 """Of each function: the loop of two rows, of a row and a number, of a number and a row."""

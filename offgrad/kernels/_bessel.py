@@ -25,7 +25,8 @@ from offgrad.kernels._bessel_math import (
     slope_of_scaled_i1,
 )
 from offgrad.kernels._elementary_math import exp
-from offgrad.kernels._jit import jit
+from offgrad.kernels._jit import inlined, loop_of
+from offgrad.kernels._loop_templates import one_in_float64, slope_in_float64
 from offgrad.kernels._special import run, scipy_function
 
 
@@ -106,71 +107,51 @@ def _nonzero(x: Array) -> Array:
     return np.where(_is_near_0(x), 1, x)
 
 
-@jit
-def _i0_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = abs(bounded(np.float64(x[i])))
-        out[i] = exp(a) * scaled_i0(decay(a))
+@inlined
+def _i0(x: Any) -> Any:
+    a = abs(bounded(x))
+    return exp(a) * scaled_i0(decay(a))
 
 
-@jit
-def _i0e_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = scaled_i0(decay(abs(finite(np.float64(x[i])))))
+@inlined
+def _i0e(x: Any) -> Any:
+    return scaled_i0(decay(abs(finite(x))))
 
 
-@jit
-def _i1_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        b = bounded(np.float64(x[i]))
-        out[i] = exp(abs(b)) * (b * scaled_i1(decay(abs(b))))
+@inlined
+def _i1(x: Any) -> Any:
+    b = bounded(x)
+    return exp(abs(b)) * (b * scaled_i1(decay(abs(b))))
 
 
-@jit
-def _i1e_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        b = finite(np.float64(x[i]))
-        out[i] = b * scaled_i1(decay(abs(b)))
+@inlined
+def _i1e(x: Any) -> Any:
+    b = finite(x)
+    return b * scaled_i1(decay(abs(b)))
 
 
-# A slope is rounded to float32 before it multiplies a gradient, so that an infinite one times 0 is
-# NaN, as in the reference.
+@inlined
+def _i0e_slope(x: Any) -> Any:
+    b = finite(x)
+    return against_sign(b, fall_of_scaled_i0(decay(abs(b))))
 
 
-@jit
-def _i0_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        b = bounded(np.float64(x[i]))
-        slope = exp(abs(b)) * (b * scaled_i1(decay(abs(b))))
-        out[i] = grad[i] * np.float32(slope)
+@inlined
+def _i1_slope(x: Any) -> Any:
+    a = abs(bounded(x))
+    return difference_of_finite(exp(a) * scaled_slope_of_i1(decay(a)))
 
 
-@jit
-def _i0e_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        b = finite(np.float64(x[i]))
-        slope = against_sign(b, fall_of_scaled_i0(decay(abs(b))))
-        out[i] = grad[i] * np.float32(slope)
+@inlined
+def _i1e_slope(x: Any) -> Any:
+    return slope_of_scaled_i1(decay(abs(finite(x))))
 
 
-@jit
-def _i1_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = abs(bounded(np.float64(x[i])))
-        slope = difference_of_finite(exp(a) * scaled_slope_of_i1(decay(a)))
-        out[i] = grad[i] * np.float32(slope)
-
-
-@jit
-def _i1e_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        slope = slope_of_scaled_i1(decay(abs(finite(np.float64(x[i])))))
-        out[i] = grad[i] * np.float32(slope)
+_i0_loop = loop_of(one_in_float64, _i0)
+_i0e_loop = loop_of(one_in_float64, _i0e)
+_i1_loop = loop_of(one_in_float64, _i1)
+_i1e_loop = loop_of(one_in_float64, _i1e)
+_i0_backward_loop = loop_of(slope_in_float64, _i1)
+_i0e_backward_loop = loop_of(slope_in_float64, _i0e_slope)
+_i1_backward_loop = loop_of(slope_in_float64, _i1_slope)
+_i1e_backward_loop = loop_of(slope_in_float64, _i1e_slope)

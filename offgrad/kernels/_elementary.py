@@ -35,10 +35,9 @@ from offgrad.kernels._elementary_math import (
     sinh,
     tan,
 )
-from offgrad.kernels._jit import Kernel, backend, jit
+from offgrad.kernels._jit import Kernel, backend, inlined, jit, loop_of
+from offgrad.kernels._loop_templates import FLAGGED, one_array, one_in_float64, two_in_float64
 from offgrad.kernels._special import FEW
-
-_FLAGGED = 1024
 
 
 def elementary(ufunc: Any, *arrays: Array, out: Array) -> None:
@@ -62,10 +61,10 @@ def _is_compiled(out: Array) -> bool:
 
 
 def _tan(x: Array, out: Array) -> None:
-    has_large = np.empty(-(-x.size // _FLAGGED), np.bool_)
+    has_large = np.empty(-(-x.size // FLAGGED), np.bool_)
     _tan_loop(x, out, has_large)
     for block in has_large.nonzero()[0]:
-        part = slice(block * _FLAGGED, (block + 1) * _FLAGGED)
+        part = slice(block * FLAGGED, (block + 1) * FLAGGED)
         with np.errstate(all="ignore"):
             # NumPy's own float32 tangent is up to 4 ulps off on processors with AVX-512.
             np.tan(x[part], out=out[part], dtype=np.float64, casting="same_kind")
@@ -84,151 +83,24 @@ def _rsqrt_numpy(x: Array, out: Array) -> None:
     np.reciprocal(out, out=out)
 
 
-@jit
-def _rsqrt_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = reciprocal_root(x[i])
+@inlined
+def _log_of_exponentials(x: Any, y: Any) -> Any:
+    share = exp(negative_distance(x, y))
+    return larger(x, y) + log1p(share)
 
 
-@jit
-def _exp_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = exp(np.float64(x[i]))
-
-
-@jit
-def _exp2_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = exp2(np.float64(x[i]))
-
-
-@jit
-def _expm1_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = expm1(np.float64(x[i]))
-
-
-@jit
-def _log_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = log(np.float64(x[i]))
-
-
-@jit
-def _log2_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = log2(np.float64(x[i]))
-
-
-@jit
-def _log10_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = log10(np.float64(x[i]))
-
-
-@jit
-def _log1p_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = log1p(np.float64(x[i]))
-
-
-@jit
-def _sinh_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = sinh(np.float64(x[i]))
-
-
-@jit
-def _cosh_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = cosh(np.float64(x[i]))
-
-
-@jit
-def _asinh_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = asinh(np.float64(x[i]))
-
-
-@jit
-def _acosh_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = acosh(np.float64(x[i]))
-
-
-@jit
-def _atanh_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = atanh(np.float64(x[i]))
-
-
-@jit
-def _atan_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = atan(np.float64(x[i]))
-
-
-@jit
-def _asin_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = asin(np.float64(x[i]))
-
-
-@jit
-def _acos_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = acos(np.float64(x[i]))
-
-
-@jit
-def _logaddexp_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(a.size):
-        x = np.float64(a[i])
-        y = np.float64(b[i])
-        share = exp(negative_distance(x, y))
-        out[i] = larger(x, y) + log1p(share)
-
-
-@jit
-def _logaddexp2_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(a.size):
-        x = np.float64(a[i])
-        y = np.float64(b[i])
-        share = exp2(negative_distance(x, y))
-        out[i] = larger(x, y) + log1p(share) * LOG2_E
-
-
-@jit
-def _atan2_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(a.size):
-        out[i] = atan2(np.float64(a[i]), np.float64(b[i]))
+@inlined
+def _log2_of_powers(x: Any, y: Any) -> Any:
+    share = exp2(negative_distance(x, y))
+    return larger(x, y) + log1p(share) * LOG2_E
 
 
 @jit
 def _tan_loop(x: Any, out: Any, has_large: Any) -> None:
     for block in range(has_large.size):
-        first = block * _FLAGGED
-        part = x[first : first + _FLAGGED]
-        to = out[first : first + _FLAGGED]
+        first = block * FLAGGED
+        part = x[first : first + FLAGGED]
+        to = out[first : first + FLAGGED]
         is_small: Any = True
         for i in range(part.size):
             a = np.float64(part[i])
@@ -237,24 +109,26 @@ def _tan_loop(x: Any, out: Any, has_large: Any) -> None:
         has_large[block] = not is_small
 
 
+_rsqrt_loop = loop_of(one_array, reciprocal_root)
+
 LOOPS: dict[Any, Kernel[..., None]] = {
-    np.exp: _exp_loop,
-    np.exp2: _exp2_loop,
-    np.expm1: _expm1_loop,
-    np.log: _log_loop,
-    np.log2: _log2_loop,
-    np.log10: _log10_loop,
-    np.log1p: _log1p_loop,
-    np.sinh: _sinh_loop,
-    np.cosh: _cosh_loop,
-    np.arcsinh: _asinh_loop,
-    np.arccosh: _acosh_loop,
-    np.arctanh: _atanh_loop,
-    np.arctan: _atan_loop,
-    np.arcsin: _asin_loop,
-    np.arccos: _acos_loop,
-    np.logaddexp: _logaddexp_loop,
-    np.logaddexp2: _logaddexp2_loop,
-    np.arctan2: _atan2_loop,
+    np.exp: loop_of(one_in_float64, exp),
+    np.exp2: loop_of(one_in_float64, exp2),
+    np.expm1: loop_of(one_in_float64, expm1),
+    np.log: loop_of(one_in_float64, log),
+    np.log2: loop_of(one_in_float64, log2),
+    np.log10: loop_of(one_in_float64, log10),
+    np.log1p: loop_of(one_in_float64, log1p),
+    np.sinh: loop_of(one_in_float64, sinh),
+    np.cosh: loop_of(one_in_float64, cosh),
+    np.arcsinh: loop_of(one_in_float64, asinh),
+    np.arccosh: loop_of(one_in_float64, acosh),
+    np.arctanh: loop_of(one_in_float64, atanh),
+    np.arctan: loop_of(one_in_float64, atan),
+    np.arcsin: loop_of(one_in_float64, asin),
+    np.arccos: loop_of(one_in_float64, acos),
+    np.logaddexp: loop_of(two_in_float64, _log_of_exponentials),
+    np.logaddexp2: loop_of(two_in_float64, _log2_of_powers),
+    np.arctan2: loop_of(two_in_float64, atan2),
     np.tan: _tan_loop,
 }

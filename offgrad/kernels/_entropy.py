@@ -14,7 +14,8 @@ import numpy as np
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import by_loop, elementwise
 from offgrad.kernels._elementary_math import log
-from offgrad.kernels._jit import backend, inlined, jit
+from offgrad.kernels._jit import backend, inlined, jit, loop_of
+from offgrad.kernels._loop_templates import one_in_float64, slope_in_float64, two_in_float64
 from offgrad.kernels._special import FEW, run, scipy_function
 
 _INFINITY = math.inf
@@ -71,29 +72,30 @@ def _product(a: Any, logarithm: Any, at_zero: Any) -> Any:
 
 
 @inlined
-def _entropy(x: Any, logarithm: Any) -> Any:
-    """-x log x, given the logarithm."""
-    value = -x * logarithm
+def _times_log(a: Any, b: Any) -> Any:
+    """a log b."""
+    logarithm = log(b)
+    return _product(a, logarithm, _at_zero(b))
+
+
+@inlined
+def _entropy(x: Any) -> Any:
+    """-x log x."""
+    value = -x * log(x)
     limit = 0.0 if x == 0.0 else -_INFINITY
     return limit if x <= 0.0 else value
 
 
-@jit
-def _xlogy_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    a, b, out = a[start:stop], b[start:stop], out[start:stop]
-    for i in range(a.size):
-        y = np.float64(b[i])
-        logarithm = log(y)
-        out[i] = _product(np.float64(a[i]), logarithm, _at_zero(y))
+@inlined
+def _entropy_slope(x: Any) -> Any:
+    return -1.0 - log(x)
 
 
 @jit
 def _number_times_log_loop(b: Any, out: Any, a: float, start: int, stop: int) -> None:
     b, out = b[start:stop], out[start:stop]
     for i in range(b.size):
-        y = np.float64(b[i])
-        logarithm = log(y)
-        out[i] = _product(a, logarithm, _at_zero(y))
+        out[i] = _times_log(a, np.float64(b[i]))
 
 
 @jit
@@ -105,17 +107,6 @@ def _times_number_loop(
         out[i] = _product(np.float64(a[i]), logarithm, at_zero)
 
 
-@jit
-def _entr_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        logarithm = log(a)
-        out[i] = _entropy(a, logarithm)
-
-
-@jit
-def _entr_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = grad[i] * np.float32(-1.0 - log(np.float64(x[i])))
+_xlogy_loop = loop_of(two_in_float64, _times_log)
+_entr_loop = loop_of(one_in_float64, _entropy)
+_entr_backward_loop = loop_of(slope_in_float64, _entropy_slope)

@@ -28,7 +28,8 @@ from offgrad.kernels._gamma_math import (
     reflection_of_lgamma,
     reflection_of_trigamma,
 )
-from offgrad.kernels._jit import jit
+from offgrad.kernels._jit import inlined, loop_of
+from offgrad.kernels._loop_templates import one_in_float64, slope_in_float64
 from offgrad.kernels._special import run
 
 
@@ -97,49 +98,35 @@ def _lgamma_backward_numpy(grad: Array, x: Array, out: Array) -> None:
     np.multiply(grad, slope, out=out)
 
 
-@jit
-def _lgamma_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = bounded(np.float64(x[i]))
-        y = reflected(a)
-        near = near_lgamma(y)
-        far = far_lgamma(y)
-        reflection = reflection_of_lgamma(a)
-        out[i] = less_value(a, nearer(y, near, far), reflection)
+@inlined
+def _log_gamma(x: Any) -> Any:
+    a = bounded(x)
+    y = reflected(a)
+    near = near_lgamma(y)
+    far = far_lgamma(y)
+    reflection = reflection_of_lgamma(a)
+    return less_value(a, nearer(y, near, far), reflection)
 
 
-@jit
-def _digamma_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        y = reflected(a)
-        near = near_digamma(y)
-        far = far_digamma(y)
-        reflection = reflection_of_digamma(a)
-        out[i] = digamma_of(a, nearer(y, near, far), reflection)
+@inlined
+def _digamma(x: Any) -> Any:
+    y = reflected(x)
+    near = near_digamma(y)
+    far = far_digamma(y)
+    reflection = reflection_of_digamma(x)
+    return digamma_of(x, nearer(y, near, far), reflection)
 
 
-@jit
-def _trigamma_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        y = reflected(a)
-        near = near_trigamma(y)
-        far = far_trigamma(y)
-        reflection = reflection_of_trigamma(a)
-        out[i] = less_value(a, nearer(y, near, far), reflection)
+@inlined
+def _trigamma(x: Any) -> Any:
+    y = reflected(x)
+    near = near_trigamma(y)
+    far = far_trigamma(y)
+    reflection = reflection_of_trigamma(x)
+    return less_value(x, nearer(y, near, far), reflection)
 
 
-@jit
-def _lgamma_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        y = reflected(a)
-        near = near_digamma(y)
-        far = far_digamma(y)
-        reflection = reflection_of_digamma(a)
-        out[i] = grad[i] * np.float32(digamma_of(a, nearer(y, near, far), reflection))
+_lgamma_loop = loop_of(one_in_float64, _log_gamma)
+_digamma_loop = loop_of(one_in_float64, _digamma)
+_trigamma_loop = loop_of(one_in_float64, _trigamma)
+_lgamma_backward_loop = loop_of(slope_in_float64, _digamma)

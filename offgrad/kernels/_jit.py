@@ -223,6 +223,21 @@ def jit(function: Callable[P, R]) -> Kernel[P, R]:
     return Kernel(function)
 
 
+def loop_of(template: Callable[P, R], value: Callable[..., Any]) -> Kernel[P, R]:
+    """Return a template's loop, which calls a function by the name `value`.
+
+    Args:
+        template: a loop whose module has that name.
+        value: an `@inlined` or `@specialised` helper, or one of Python's operators.
+    """
+    assert isinstance(template, types.FunctionType)
+    name = f"{template.__name__}_{value.__name__.strip('_')}"
+    names = {**template.__globals__, "value": value}
+    loop = types.FunctionType(template.__code__, names, name, template.__defaults__)
+    loop.__module__, loop.__qualname__ = template.__module__, name
+    return Kernel(loop)
+
+
 def specialised(float32: Callable[..., Any]) -> Callable[[F], F]:
     """Decorate a helper that loops may call: `float32` serves float32, its own body all else.
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._elementary_math import log_of_sum
-from offgrad.kernels._jit import jit
+from offgrad.kernels._jit import inlined, loop_of
+from offgrad.kernels._loop_templates import one_in_float64, slope_in_float64
 from offgrad.kernels._normal_math import erfcx_of_positive, exp_of_square, fall_of_erfcx, of_sign
 from offgrad.kernels._special import run, scipy_function
 
@@ -78,59 +79,49 @@ def _erfcx_backward_numpy(grad: Array, x: Array, out: Array) -> None:
     np.multiply(grad, np.where(x < _FAR, near, far).astype(x.dtype), out=out)
 
 
-@jit
-def _ndtr_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        tail = 0.5 * (erfcx_of_positive(abs(a) * _SQRT_HALF) * exp_of_square(a, -0.5))
-        out[i] = of_sign(a, tail, 1.0 - tail)
+@inlined
+def _ndtr(x: Any) -> Any:
+    tail = 0.5 * (erfcx_of_positive(abs(x) * _SQRT_HALF) * exp_of_square(x, -0.5))
+    return of_sign(x, tail, 1.0 - tail)
 
 
-@jit
-def _log_ndtr_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        scaled = 0.5 * erfcx_of_positive(abs(a) * _SQRT_HALF)
-        tail = scaled * exp_of_square(a, -0.5)
-        logarithm = log_of_sum(of_sign(a, scaled, 1.0 - tail), -tail)
-        out[i] = logarithm - of_sign(a, 0.5 * (a * a), 0.0)
+@inlined
+def _log_ndtr(x: Any) -> Any:
+    scaled = 0.5 * erfcx_of_positive(abs(x) * _SQRT_HALF)
+    tail = scaled * exp_of_square(x, -0.5)
+    logarithm = log_of_sum(of_sign(x, scaled, 1.0 - tail), -tail)
+    return logarithm - of_sign(x, 0.5 * (x * x), 0.0)
 
 
-@jit
-def _erfcx_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        value = erfcx_of_positive(abs(a))
-        out[i] = of_sign(a, 2.0 * exp_of_square(a, 1.0) - value, value)
+@inlined
+def _erfcx(x: Any) -> Any:
+    value = erfcx_of_positive(abs(x))
+    return of_sign(x, 2.0 * exp_of_square(x, 1.0) - value, value)
 
 
-@jit
-def _ndtr_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        slope = _DENSITY * exp_of_square(np.float64(x[i]), -0.5)
-        out[i] = grad[i] * np.float32(slope)
+@inlined
+def _density(x: Any) -> Any:
+    return _DENSITY * exp_of_square(x, -0.5)
 
 
-@jit
-def _log_ndtr_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        scaled = 0.5 * erfcx_of_positive(abs(a) * _SQRT_HALF)
-        density = exp_of_square(a, -0.5)
-        share = of_sign(a, 1.0, density) / of_sign(a, scaled, 1.0 - scaled * density)
-        out[i] = grad[i] * np.float32(_DENSITY * share)
+@inlined
+def _log_ndtr_slope(x: Any) -> Any:
+    scaled = 0.5 * erfcx_of_positive(abs(x) * _SQRT_HALF)
+    density = exp_of_square(x, -0.5)
+    share = of_sign(x, 1.0, density) / of_sign(x, scaled, 1.0 - scaled * density)
+    return _DENSITY * share
 
 
-@jit
-def _erfcx_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
-    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
-    for i in range(x.size):
-        a = np.float64(x[i])
-        fall = fall_of_erfcx(abs(a))
-        below = 4.0 * abs(a) * exp_of_square(a, 1.0)
-        out[i] = grad[i] * np.float32(-of_sign(a, below + fall, fall))
+@inlined
+def _erfcx_slope(x: Any) -> Any:
+    fall = fall_of_erfcx(abs(x))
+    below = 4.0 * abs(x) * exp_of_square(x, 1.0)
+    return -of_sign(x, below + fall, fall)
+
+
+_ndtr_loop = loop_of(one_in_float64, _ndtr)
+_log_ndtr_loop = loop_of(one_in_float64, _log_ndtr)
+_erfcx_loop = loop_of(one_in_float64, _erfcx)
+_ndtr_backward_loop = loop_of(slope_in_float64, _density)
+_log_ndtr_backward_loop = loop_of(slope_in_float64, _log_ndtr_slope)
+_erfcx_backward_loop = loop_of(slope_in_float64, _erfcx_slope)

@@ -14,7 +14,8 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import by_loop, elementwise, elementwise_flat
-from offgrad.kernels._jit import backend, jit
+from offgrad.kernels._jit import backend, inlined, jit, loop_of
+from offgrad.kernels._loop_templates import FLAGGED, flagging_loop, one_array
 from offgrad.kernels._special_math import (
     erfinv_of_float32,
     exact_fmod,
@@ -30,8 +31,6 @@ from offgrad.kernels._special_math import (
 
 FEW = 1024
 """So many elements are not worth the compilation of a loop."""
-
-_FLAGGED = 1024
 
 
 def erf(x: Array, out: Array) -> None:
@@ -124,11 +123,11 @@ def _by_parts(
         return
 
     def piece(a: Array, b: Array, out: Array) -> None:
-        inexact = np.empty(-(-out.size // _FLAGGED), np.bool_)
+        inexact = np.empty(-(-out.size // FLAGGED), np.bool_)
         loop(a, b, out, inexact)
         # What the loop does not compute: zero divisors, infinities, NaN, huge quotients.
         for block in inexact.nonzero()[0]:
-            part = slice(block * _FLAGGED, (block + 1) * _FLAGGED)
+            part = slice(block * FLAGGED, (block + 1) * FLAGGED)
             ufunc(a[part], b[part], out=out[part])
 
     elementwise_flat(piece, out, a, b)
@@ -186,68 +185,20 @@ def _erfc_loop(x: Any, out: Any, start: int, stop: int) -> None:
         out[i] = nearer(a, near, outside)
 
 
-@jit
-def _erfinv_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    x, out = x[start:stop], out[start:stop]
-    for i in range(x.size):
-        out[i] = erfinv_of_float32(x[i])
+@inlined
+def _remainder(x: Any, y: Any) -> Any:
+    mod, is_exact = exact_fmod(x, y)
+    return floor_mod(mod, y), is_exact
 
 
-@jit
-def _hypot_loop(a: Any, b: Any, out: Any, inexact: Any) -> None:
-    for block in range(inexact.size):
-        first = block * _FLAGGED
-        x = a[first : first + _FLAGGED]
-        y = b[first : first + _FLAGGED]
-        o = out[first : first + _FLAGGED]
-        exact = True
-        for i in range(x.size):
-            length, is_exact = exact_hypot(x[i], y[i])
-            exact = exact & is_exact
-            o[i] = length
-        inexact[block] = not exact
+@inlined
+def _floor_quotient(x: Any, y: Any) -> Any:
+    mod, is_exact = exact_fmod(x, y)
+    return floor_quotient(x, y, mod), is_exact
 
 
-@jit
-def _fmod_loop(a: Any, b: Any, out: Any, inexact: Any) -> None:
-    for block in range(inexact.size):
-        first = block * _FLAGGED
-        x = a[first : first + _FLAGGED]
-        y = b[first : first + _FLAGGED]
-        o = out[first : first + _FLAGGED]
-        exact = True
-        for i in range(x.size):
-            mod, is_exact = exact_fmod(x[i], y[i])
-            exact = exact & is_exact
-            o[i] = mod
-        inexact[block] = not exact
-
-
-@jit
-def _remainder_loop(a: Any, b: Any, out: Any, inexact: Any) -> None:
-    for block in range(inexact.size):
-        first = block * _FLAGGED
-        x = a[first : first + _FLAGGED]
-        y = b[first : first + _FLAGGED]
-        o = out[first : first + _FLAGGED]
-        exact = True
-        for i in range(x.size):
-            mod, is_exact = exact_fmod(x[i], y[i])
-            exact = exact & is_exact
-            o[i] = floor_mod(mod, y[i])
-        inexact[block] = not exact
-
-
-@jit
-def _floor_divide_loop(a: Any, b: Any, out: Any, inexact: Any) -> None:
-    for block in range(inexact.size):
-        first = block * _FLAGGED
-        x = a[first : first + _FLAGGED]
-        y = b[first : first + _FLAGGED]
-        o = out[first : first + _FLAGGED]
-        exact = True
-        for i in range(x.size):
-            mod, is_exact = exact_fmod(x[i], y[i])
-            exact = exact & is_exact
-            o[i] = floor_quotient(x[i], y[i], mod)
-        inexact[block] = not exact
+_erfinv_loop = loop_of(one_array, erfinv_of_float32)
+_hypot_loop = loop_of(flagging_loop, exact_hypot)
+_fmod_loop = loop_of(flagging_loop, exact_fmod)
+_remainder_loop = loop_of(flagging_loop, _remainder)
+_floor_divide_loop = loop_of(flagging_loop, _floor_quotient)
