@@ -39,6 +39,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         softplus_backward,
     )
     from offgrad.kernels._along_dim import (
+        add_at,
         are_within,
         gather,
         scatter,
@@ -226,6 +227,7 @@ __all__ = [
     "adamw_step",
     "adamw_steps",
     "add_columns",
+    "add_at",
     "add_rows",
     "allow_split_products",
     "angle",

@@ -10,6 +10,7 @@ import numpy as np
 
 from offgrad.kernels._arrays import BITS, Array
 from offgrad.kernels._chunks import in_chunks
+from offgrad.kernels._halves import as_float, convert
 from offgrad.kernels._jit import backend, inlined, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, get_num_threads, parallel_for
 from offgrad.memory.meta import MetaArray
@@ -77,13 +78,10 @@ def scatter_add(out: Array, index: Array, source: Array, dim: int) -> None:
         source: C-contiguous, of out's dtype; its shape is as that of gather's out.
         dim: the dimension that the index chooses along, counted from the front.
 
-    What is added to one element is added in the order of `source`, on any number of threads.
+    What is added to one element is added in the order of `source`, on any number of threads. Sums
+    of 16-bit floats are rounded once.
     """
-    index = _shared(out, index, dim)
-    if not uses_numba(out, source) or not _is_compiled(out, source, index, dim):
-        np.add.at(out, _where(out, index, dim), source)
-        return
-    _scatter(_ADD, out, index, source, dim)
+    _combine(np.add, _ADD, out, index, source, dim)
 
 
 def scatter_reduce(out: Array, index: Array, source: Array, dim: int, reduce: str) -> None:
@@ -91,12 +89,26 @@ def scatter_reduce(out: Array, index: Array, source: Array, dim: int, reduce: st
 
     As `scatter_add`, by "prod", "amax" or "amin".
     """
-    ufunc, action = _REDUCTIONS[reduce]
+    _combine(*_REDUCTIONS[reduce], out, index, source, dim)
+
+
+def add_at(out: Array, index: Any, values: Array) -> None:
+    """Add values at one of NumPy's indices, in place; sums of 16-bit floats are rounded once."""
+    total = as_float(out)
+    np.add.at(total, index, as_float(values))
+    if total is not out:
+        convert(total, out)
+
+
+def _combine(ufunc: Any, action: int, out: Array, index: Array, source: Array, dim: int) -> None:
     index = _shared(out, index, dim)
-    if uses_numba(out, source) and _is_compiled(out, source, index, dim):
-        _scatter(action, out, index, source, dim)
+    total, source = as_float(out), as_float(source)
+    if uses_numba(total, source) and _is_compiled(total, source, index, dim):
+        _scatter(action, total, index, source, dim)
     else:
-        ufunc.at(out, _where(out, index, dim), source)
+        ufunc.at(total, _where(out, index, dim), source)
+    if total is not out:
+        convert(total, out)
 
 
 def scatter(out: Array, index: Array, source: Array, dim: int) -> None:

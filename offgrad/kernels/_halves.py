@@ -193,9 +193,12 @@ def to_half(dtype: np.dtype[Any]) -> Kernel[[Array, Array, int, int], None]:
 _CODES: dict[Any, int] = {np.add: 0, np.subtract: 1, np.multiply: 2}
 
 
-def has_arithmetic(function: Any, a: Array, b: Array, *more: Array) -> bool:
+def has_arithmetic(function: Any, *arrays: Array) -> bool:
     """Whether `arithmetic` computes this function of arrays in one dimension."""
-    if function not in _CODES or len(more) != 1 or a.dtype != more[0].dtype or a.size == 1:
+    if function not in _CODES or len(arrays) != 3:
+        return False
+    a, b, out = arrays
+    if a.dtype != out.dtype or a.size == 1:
         return False
     return b.dtype == a.dtype if b.size > 1 else is_half(b.dtype) or b.dtype == _SINGLE
 

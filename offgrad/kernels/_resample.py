@@ -134,7 +134,9 @@ def resample(x: Array, taps: tuple[Taps | None, ...], out: Array) -> None:
         for axis, each in zip(axes, chosen, strict=True):
             sizes[axis] = sizes[axis] if each is None else each.outputs
         if number < len(steps) - 1:
-            target = memory.empty((*shape, *sizes), as_float(x[:0]).dtype)
+            # Means of integers are rounded once.
+            dtype = np.float64 if x.dtype.kind in "iu" else as_float(x[:0]).dtype
+            target = memory.empty((*shape, *sizes), dtype)
         _along_two(x, axes, chosen, target, x.ndim - ndim)
         x = target
 

@@ -138,7 +138,7 @@ class IndexBackward(_Indexed):
         if all(each.dtype == np.bool_ for each in arrays):
             out[where] = x  # masks choose no element twice
         else:
-            np.add.at(out, where, x)
+            kernels.add_at(out, where, x)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -156,7 +156,7 @@ def _add_at(x: Array, index: tuple[Any, ...], values: Array) -> None:
         or at.dtype.kind not in "iu"
         or not kernels.are_within(at, -x.shape[dim], x.shape[dim])
     ):
-        np.add.at(x, index, values)
+        kernels.add_at(x, index, values)
         return
     flat = np.where(at < 0, at + x.shape[dim], at).reshape(-1)
     source = memory.contiguous(np.broadcast_to(values, picked))

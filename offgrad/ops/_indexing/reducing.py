@@ -7,8 +7,9 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.dims import normalize_dim
-from offgrad.ops._core.dtypes import category, check_tensor
+from offgrad.ops._core.dtypes import cast, category, check_tensor
 from offgrad.ops._indexing.scattering import check_index, scatter, scatter_add
 
 if TYPE_CHECKING:
@@ -157,11 +158,13 @@ def scatter_reduce(
 
 
 def _mean(total: "Tensor", x: "Tensor", axis: int, index: "Tensor", include_self: bool) -> "Tensor":
-    ones = x.new_ones(x._array.shape)
+    dtype = wide_dtype(x._array.dtype)
+    ones = x.new_ones(x._array.shape, dtype=dtype)
     start = ones if include_self else scatter(ones, axis, index, 0)
-    counts = scatter_add(start, axis, index, x.new_ones(index._array.shape)).clamp(min=1)
-    if category(x._array.dtype) >= 2:
-        return total / counts
+    added = x.new_ones(index._array.shape, dtype=dtype)
+    counts = scatter_add(start, axis, index, added).clamp(min=1)
+    if category(dtype) >= 2:
+        return cast(total / counts, x._array.dtype)
     return total.div(counts, rounding_mode="floor")
 
 

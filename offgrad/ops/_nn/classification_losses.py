@@ -76,8 +76,11 @@ class Classification(Op):
         """Return the losses in the targets' shape, their sum, or the sum over the total weight."""
         if self.reduction == 0:
             return losses.reshape(target.shape)
-        total = losses.sum(keepdims=True).reshape(())
-        return total if self.reduction == 2 else np.asarray(total / x.dtype.type(self.total))
+        dtype = wide_dtype(x.dtype)
+        total = losses.sum(dtype=dtype, keepdims=True).reshape(())
+        if self.reduction == 1:
+            total = total / dtype.type(self.total)
+        return np.asarray(total, x.dtype)
 
     def row_gradients(self, grad: Array, rows: int) -> Array:
         """Return the gradient of each row's loss."""
@@ -186,9 +189,9 @@ class CrossEntropyBackward(Classification):
         logits, target = self.saved("self"), self.saved("target")._array
         dim = 1 if logits.ndim > 1 else 0
         classes = logits.shape[dim]
-        weight = np.ones(classes, logits._array.dtype)
+        weight = np.ones(classes)
         if "weight" in self._saved:
-            weight = self.saved("weight")._array
+            weight = self.saved("weight")._array.astype(np.float64)
         smoothing = self.options["label_smoothing"]
         counted = target != self.options["ignore_index"]
         class_index = np.expand_dims(np.where(counted, target, 0), dim)

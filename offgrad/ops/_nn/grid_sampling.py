@@ -12,8 +12,9 @@ from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.autocast import full_precision
+from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.derivatives import differentiate
-from offgrad.ops._core.dtypes import category, check_tensor, real_floating, shape_error
+from offgrad.ops._core.dtypes import cast, category, check_tensor, real_floating, shape_error
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._nn.interpolation import cubic_weights
 
@@ -156,7 +157,9 @@ def _sampled(
     if x._array.ndim == 4:
         sampling = kernels.Sampling(mode, padding, align_corners)
         return GridSampler2D.apply(x, places, sampling=sampling)
-    return _composed(x, places, mode, padding, align_corners)
+    dtype = wide_dtype(x._array.dtype)  # places of 16 bits lie between elements
+    volumes, places = cast(x, dtype), cast(places, dtype)
+    return cast(_composed(volumes, places, mode, padding, align_corners), x._array.dtype)
 
 
 def _composed(

@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe, metadata, wrap
+from offgrad.autograd.tensor_base import describe, metadata
 from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating
@@ -187,8 +187,6 @@ def native_group_norm(
 ) -> "tuple[Tensor, Tensor, Tensor]":
     """Return `group_norm`, and each group's mean and 1/sqrt(var + eps) [N, group].
 
-    Gradients flow through the first alone.
-
     Raises:
         RuntimeError: if the sizes are not those of `input`.
     """
@@ -199,11 +197,10 @@ def native_group_norm(
             f"for a {describe(x)}"
         )
     out = group_norm(x.reshape(N, C, HxW), group, weight, bias, eps).reshape(x.shape)
-    rows = x._array.reshape(N, group, -1)
-    if not rows.size:
-        return out, wrap(np.zeros((N, group), rows.dtype)), wrap(np.zeros((N, group), rows.dtype))
-    rstd = 1 / np.sqrt(rows.var(2) + rows.dtype.type(eps))
-    return out, wrap(rows.mean(2)), wrap(rstd.astype(rows.dtype))
+    if not x._array.size:
+        return out, x.new_zeros((N, group)), x.new_zeros((N, group))
+    rows = x.reshape(N, group, -1)
+    return out, rows.mean(2), (rows.var(2, correction=0) + eps).rsqrt()
 
 
 def local_response_norm(

@@ -9,7 +9,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.ops._core.broadcasting import wide_dtype
+from offgrad.ops._core.broadcasting import wide, wide_dtype
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating
 from offgrad.ops._reduction.sums import sum_to_size
@@ -189,5 +189,7 @@ def native_layer_norm(
     if not array.size:
         empty = np.zeros((*array.shape[: -len(axes)], *(1,) * len(axes)), array.dtype)
         return out, wrap(empty), wrap(empty.copy())
-    rstd = 1 / np.sqrt(array.var(axes, keepdims=True) + array.dtype.type(eps))
-    return out, wrap(array.mean(axes, keepdims=True)), wrap(rstd.astype(array.dtype))
+    numbers = wide(array)
+    rstd = 1 / np.sqrt(numbers.var(axes, keepdims=True) + numbers.dtype.type(eps))
+    mean = numbers.mean(axes, keepdims=True)
+    return out, wrap(mean.astype(array.dtype)), wrap(rstd.astype(array.dtype))

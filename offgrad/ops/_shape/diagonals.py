@@ -8,8 +8,9 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, metadata, wrap
 from offgrad.ops._core.autocast import full_precision
+from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.dims import integer, normalize_dim
-from offgrad.ops._core.dtypes import check_not_bool, check_tensor
+from offgrad.ops._core.dtypes import category, check_not_bool, check_tensor
 from offgrad.ops._core.factories import placed
 from offgrad.ops._shape.reshaping import reshape
 
@@ -103,7 +104,8 @@ class Trace(Op):
 
     def forward(self, x: Array) -> Array:
         self.self_sym_sizes = x.shape
-        return np.asarray(np.trace(x))
+        result = x.dtype if category(x.dtype) >= 2 else np.int64
+        return np.asarray(np.trace(x, dtype=wide_dtype(np.dtype(result))), result)
 
     def backward(self, grad: "Tensor") -> Any:
         """Pass the gradient to every element of the diagonal."""
