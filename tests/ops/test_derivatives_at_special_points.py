@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import offgrad
-from offgrad.autograd import gradcheck, gradgradcheck
+from offgrad.autograd import forward_ad, gradcheck, gradgradcheck
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -22,6 +22,22 @@ def test_products_at_an_index_with_zeros(values: list[float], include_self: bool
 
         assert gradcheck(product, (x, source))
         assert gradgradcheck(product, (x, source))
+
+
+@pytest.mark.parametrize("shape", [(3,), (0,), (2, 0)])
+@pytest.mark.parametrize("order", [1, 2, 3.5])
+def test_norms_of_zeros(order: float, shape: tuple[int, ...]) -> None:
+    x = offgrad.zeros(shape, dtype=offgrad.float64, requires_grad=True)
+    factor = offgrad.ones((), dtype=offgrad.float64, requires_grad=True)
+    (grad,) = offgrad.autograd.grad(
+        offgrad.linalg.vector_norm(x, order), x, factor, create_graph=True
+    )
+    second = offgrad.autograd.grad(grad.sum(), (x, factor), allow_unused=True)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.detach(), offgrad.ones_like(x))
+        tangent = forward_ad.unpack_dual(offgrad.linalg.vector_norm(dual, order)).tangent
+    for each in (grad, *second, tangent):
+        assert each is None or not each.any()
 
 
 def test_sinc_around_zero() -> None:

@@ -117,9 +117,7 @@ def matrix_rank(
 class LinalgLstsq(Op):
     """X with the least |A X - B|; keeps A and B."""
 
-    def forward(
-        self, a: Array, b: Array, rcond: float, driver: str, has_residuals: bool
-    ) -> tuple[Array, ...]:
+    def forward(self, a: Array, b: Array, rcond: float, driver: str) -> tuple[Array, ...]:
         from scipy.linalg import lstsq as scipy_lstsq
 
         self.save(self=a, b=b)
@@ -136,11 +134,8 @@ class LinalgLstsq(Op):
                 singular = np.empty(0, real_of(a.dtype))
             return np.ascontiguousarray(solution), np.asarray(rank, np.int64), singular
 
-        solution, rank, singular = lapack("linalg.lstsq", over_batch, one, a, b)
-        residuals = np.zeros(0, singular.dtype)
-        if has_residuals and a.shape[-2] > a.shape[-1] and (rank == a.shape[-1]).all():
-            residuals = (np.abs(a @ solution - b) ** 2).sum(-2)
-        return solution, residuals, rank, singular
+        found: tuple[Array, ...] = lapack("linalg.lstsq", over_batch, one, a, b)
+        return found
 
     def backward(self, grad: "Tensor", *_: Any) -> Any:
         """The gradient of pinv(A) B."""
@@ -182,11 +177,12 @@ def lstsq(A: "Tensor", B: "Tensor", rcond: Any = None, *, driver: Any = None) ->
     bound = max(A._array.shape[-2:]) * float(np.finfo(A._array.dtype).eps)
     routine = "gelsy" if driver in (None, "gels") else driver
     rcond = bound if rcond is None else rcond
-    has_residuals = driver not in (None, "gelsy")
-    results = LinalgLstsq.apply_all(a, b, rcond=rcond, driver=routine, has_residuals=has_residuals)
-    solution, residuals, rank, singular = results
-    if routine == "gelsy":
-        singular = singular.new_empty(0)
+    solution, rank, singular = LinalgLstsq.apply_all(a, b, rcond=rcond, driver=routine)
+    residuals = singular.new_empty(0)
+    rows, columns = A._array.shape[-2:]
+    if driver not in (None, "gelsy") and rows > columns and (rank._array == columns).all():
+        residuals = (a @ solution - b).abs().square().sum(-2)
+    singular = singular.new_empty(0) if routine == "gelsy" else singular.detach()
     if driver == "gels":
         rank = rank.new_empty(0)
     return linalg_lstsq(solution.squeeze(-1) if vector else solution, residuals, rank, singular)

@@ -70,6 +70,7 @@ class VectorNorm(Reduction):
         if isinf(self.ord):
             return self._share_among_extremes(x, norm, grad)
         zero = wrap(norm._array == 0)
+        norm = norm.masked_fill(zero, 1)  # so that derivatives of the quotients are 0, too
         if self.ord == 2:
             return x * (grad / norm).masked_fill(zero, 0)
         scale = (grad / norm ** (self.ord - 1)).masked_fill(zero, 0)
