@@ -32,8 +32,16 @@ def linear_cross_entropy(
         ignore_index: the target of rows without a loss; -100 if None.
         label_smoothing: the part of each target spread evenly over the classes.
         options: ignored.
+
+    Raises:
+        RuntimeError, ValueError: as `cross_entropy`; also for an input [in] and weights with d1.
     """
     outputs = linear_weight.shape[:-1]
+    if input.dim() == 1 and len(outputs) > 1:
+        raise RuntimeError(
+            "linear_cross_entropy: an input [N, in] is needed for weights with more dimensions "
+            f"than [C, in], got shapes {list(input.shape)} and {list(linear_weight.shape)}"
+        )
     bias = linear_bias
     if bias is not None and bias.dim() == 1:
         bias = bias.reshape(-1, *(1,) * (len(outputs) - 1))

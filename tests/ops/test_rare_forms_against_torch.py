@@ -49,11 +49,26 @@ VALUES = """
     m.tensor(m.tensor(3.0)[None].stride()); m.tensor(m.empty(2, 0, 3).stride())
     A.softmax(axis=1); m.softmax(A, axis=0); A.unsqueeze(axis=0); A.topk(1, axis=1).values
     A.index_select(axis=1, index=m.tensor([1])); m.chunk(A, 3, axis=1)[1]; A.unbind(axis=1)[2]
+    m.special.chebyshev_polynomial_t(b, m.tensor(2.9)); m.special.hermite_polynomial_h(b, 3.9)
+    m.histogram(m.zeros(0), 3).bin_edges; m.histogramdd(m.zeros(0, 2), [1, 2]).bin_edges[1]
+    m.linalg.vander(m.tensor(3.0), N=3); m.trace(m.ones(3, 3, dtype=m.uint8))
+    m.tensordot(m.ones(1, 2, dtype=m.uint8), m.ones(2, 3, dtype=m.uint8), ([0], [0]))
+    m.linalg.matrix_norm(A.bfloat16(), "fro"); m.linalg.norm(A.half(), 1)
+    m.nn.functional.avg_pool3d(m.arange(-11, 5).view(1, 1, 2, 2, 4), 2)
+    m.ormqr(A.tril(-1)[:2], m.tensor([0.5, 0.25]), A[:2]); m.searchsorted(*[m.ones(0, 0, 2)] * 2)
+    m.native_group_norm(m.ones(0, 2), None, None, 0, 2, 1, 1, 1e-5)[1]
+    m.tensor(A.t().ravel().stride()); m.tensor(A.sort(0, descending=True).values.stride())
+    m.tensor(A.topk(2, 0).indices.stride()); m.tensor(A.kthvalue(2, 0).values.stride())
+    m.tensor(A.median(1).values.stride()); m.tensor(m.transpose_copy(A, 0, 1).stride())
+    m.tensor(m.nonzero(A, as_tuple=True)[1].stride()); m.tensor(m.unbind_copy(A, 1)[0].stride())
 """
 
 ERRORS = """
     x.clone().abs_(); float(m.tensor(1 + 0.5j)); A.sum_to_size(5, 2, 3)
     m.zeros(2).bernoulli_(m.tensor([0.5, -1])); m.cov(A, aweights=m.tensor([1, 2, 1]))
+    m.linalg.matrix_norm(A.bfloat16(), "nuc"); m.linalg.matrix_norm(A.int(), "fro")
+    m.nn.functional.multi_margin_loss(A, m.zeros(2, dtype=m.int64), weight=m.tensor(1.0))
+    m.nn.functional.linear_cross_entropy(m.ones(3), m.ones(2, 4, 3), m.zeros(2, dtype=m.int64))
 """
 
 

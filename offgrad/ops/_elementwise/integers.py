@@ -6,7 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.ops._core.broadcasting import compute, converted, operands
+from offgrad.ops._core.broadcasting import Broadcasting, compute, converted, operands
 from offgrad.ops._core.dtypes import TensorLike, cast, category, check_tensor
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._core.results import result
@@ -95,17 +95,29 @@ def frexp(input: "Tensor") -> Parts:
     return Parts(*Frexp.apply_all(x))
 
 
-def nextafter(input: "Tensor", other: "Tensor") -> "Tensor":
-    """Return the floating point numbers next to `input` in the direction of `other`.
+class Nextafter(Broadcasting):
+    """The numbers next to a in the direction of b; keeps where they differ from a."""
 
-    There is no derivative.
-    """
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+        a, b = self.operands(dtype, a, b)
+        self.save(differs=np.asarray(a != b))
+        return compute(np.nextafter, a, b)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Pass the gradient to a where b differs, as PyTorch does; that of b is 0."""
+        need_a, need_b = self.needs_input_grad
+        grad_a = grad * self.saved("differs") if need_a else None
+        return self.reduced(grad_a, grad.new_zeros(grad.shape) if need_b else None)
+
+
+def nextafter(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the floating point numbers next to `input` in the direction of `other`."""
     a, b, dtype = operands("nextafter", input, other)
     if category(dtype) != 2:
         raise NotImplementedError(
             f"nextafter is defined for floating point numbers, got {dtype.name}"
         )
-    return wrap(compute(np.nextafter, converted(a._array, dtype), converted(b._array, dtype)))
+    return Nextafter.apply(a, b, dtype=dtype)
 
 
 gcd_ = inplace_form(gcd)

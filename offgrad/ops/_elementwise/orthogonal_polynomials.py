@@ -39,7 +39,7 @@ def polynomial(name: str) -> Any:
         x: Any = floating(check_tensor(input, name), name)
         if name.startswith("shifted_"):
             x = 2 * x - 1
-        degrees = n._array if isinstance(n, TensorBase) else np.asarray(n)
+        degrees = np.trunc(n._array if isinstance(n, TensorBase) else n)
         x = x.expand(np.broadcast_shapes(metadata(x).shape, degrees.shape))
         before, current = x.new_ones(metadata(x).shape), first(x)
         result = current.masked_fill(wrap(degrees <= 0), 1.0)

@@ -143,7 +143,7 @@ def histogram(
 def _equal_edges(x: Array, count: int, limits: tuple[float, float] | None) -> Array:
     if count <= 0:
         raise RuntimeError(f"histogram: bins must be > 0, but got {count}")
-    low, high = limits or ((float(x.min()), float(x.max())) if x.size else (0.0, 0.0))
+    low, high = limits or ((float(x.min()), float(x.max())) if x.size else (0.0, 1.0))
     if low == high:
         low, high = low - (0.5 if limits is None else 0), high + (0.5 if limits is None else 1)
     return np.linspace(low, high, count + 1, dtype=x.dtype)

@@ -192,7 +192,8 @@ def nonzero(input: "Tensor", *, as_tuple: bool = False) -> Any:
     """
     array = check_tensor(input, "nonzero")._array
     if as_tuple:
-        return tuple(wrap(each) for each in np.nonzero(np.atleast_1d(array)))
+        found = np.nonzero(np.atleast_1d(array))
+        return tuple([wrap(np.ascontiguousarray(each)) for each in found])
     return wrap(np.argwhere(array))
 
 

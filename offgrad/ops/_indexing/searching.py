@@ -1,5 +1,6 @@
 """Unique values and binary search, not differentiable."""
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,9 +113,9 @@ def searchsorted(
     if rows.ndim == 1:
         result = np.asarray(np.searchsorted(rows, values, where))
     else:
-        pairs = zip(
-            rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True
-        )
+        count = prod(rows.shape[:-1])
+        tables = rows.reshape(count, rows.shape[-1]), values.reshape(count, values.shape[-1])
+        pairs = zip(*tables, strict=True)
         result = np.array([np.searchsorted(row, each, where) for row, each in pairs], np.int64)
     return wrap(result.reshape(values.shape).astype(np.int32 if out_int32 else np.int64))
 

@@ -43,7 +43,7 @@ def _sorted_indices(
     x = wide(x)  # NumPy has no order of bfloat16 with NaN
     if x.size <= _SMALL:
         order = _small_order(x, axis, descending)
-        return order[(*(slice(None),) * axis, slice(first, last))]
+        return np.ascontiguousarray(order[(*(slice(None),) * axis, slice(first, last))])
     rows = memory.contiguous(np.moveaxis(x, axis, -1))
     found = kernels.sorted_indices(rows, descending, first, last)
     return memory.contiguous(np.moveaxis(found, -1, axis))
@@ -83,7 +83,7 @@ def argsort(
     axis = _ordered(input, dim, "argsort")
     if not input._array.ndim:
         return wrap(np.zeros((), np.int64))
-    return wrap(np.ascontiguousarray(_sorted_indices(input._array, axis, descending)))
+    return wrap(_sorted_indices(input._array, axis, descending))
 
 
 @with_numpy_names

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from offgrad._layout import contiguous_format
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._elementwise.complex_numbers import view_as_complex, view_as_real
 from offgrad.ops._shape.slicing import ALL
@@ -41,12 +42,16 @@ def _copying(name: str) -> Callable[..., Any]:
     def run(input: "Tensor", *args: Any, **kwargs: Any) -> Any:
         result = getattr(check_tensor(input, run.__name__), name)(*args, **kwargs)
         if isinstance(result, tuple):
-            return tuple([each.clone() for each in result])
-        return result.clone()
+            return tuple([_cloned(each) for each in result])
+        return _cloned(result)
 
     run.__name__ = f"{name}_copy"
     run.__doc__ = f"Return a copy of what the method `{name}` returns."
     return run
+
+
+def _cloned(view: "Tensor") -> "Tensor":
+    return view.clone(memory_format=contiguous_format)
 
 
 as_strided_copy = _copying("as_strided")

@@ -118,9 +118,9 @@ def tensordot(a: "Tensor", b: "Tensor", dims: Any = 2) -> "Tensor":
     for m, n in zip(first, second, strict=True):
         if metadata(a).shape[m] != metadata(b).shape[n]:
             if metadata(a).shape[m] == 1:
-                b = b.sum(n, keepdim=True)
+                b = b.sum(n, keepdim=True, dtype=b.dtype)
             elif metadata(b).shape[n] == 1:
-                a = a.sum(m, keepdim=True)
+                a = a.sum(m, keepdim=True, dtype=a.dtype)
             else:
                 rule = f"contracted dimensions need to match, {m} of one and {n} of the other"
                 raise shape_error("tensordot", rule, a, b)

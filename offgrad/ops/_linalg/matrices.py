@@ -10,7 +10,7 @@ from offgrad import memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe
 from offgrad.memory.meta import MetaArray
-from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._core.dtypes import category, check_tensor
 from offgrad.ops._shape.joining import cat
 
 if TYPE_CHECKING:
@@ -23,12 +23,14 @@ class LinAlgError(RuntimeError):
     """A matrix that an operation cannot work with: singular, not positive-definite, not finite."""
 
 
-def check_matrices(tensor: "Tensor", where: str, square: bool = False) -> "Tensor":
+def check_matrices(
+    tensor: "Tensor", where: str, square: bool = False, of_lapack: bool = True
+) -> "Tensor":
     """Return `tensor`, which must have two dimensions or more and a floating dtype.
 
     Raises:
         RuntimeError: for fewer dimensions, for matrices that are not square where `square` is set,
-            and for dtypes that LAPACK lacks.
+            and for dtypes of integers and bools; with `of_lapack` for those that LAPACK lacks.
     """
     array = check_tensor(tensor, where)._array
     if array.ndim < 2:
@@ -37,7 +39,7 @@ def check_matrices(tensor: "Tensor", where: str, square: bool = False) -> "Tenso
         raise RuntimeError(
             f"{where}: A must be batches of square matrices, got a {describe(tensor)}"
         )
-    if array.dtype.kind not in "fc" or array.dtype.itemsize < 4:
+    if category(array.dtype) < 2 or (of_lapack and array.dtype.itemsize < 4):
         raise RuntimeError(
             f"{where}: floating point or complex numbers of 32 bits or more are needed, got a "
             f"{describe(tensor)}; convert it with .float() or .double()"

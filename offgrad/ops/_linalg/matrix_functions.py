@@ -44,8 +44,8 @@ def matrix_norm(
 
     `ord` is ``"fro"``, ``"nuc"``, inf, -inf, 1, -1, 2 or -2.
     """
-    check_matrices(A if dtype is None else cast(A, dtype), "linalg.matrix_norm")
     A = A if dtype is None else cast(A, dtype)
+    check_matrices(A, "linalg.matrix_norm", of_lapack=ord in ("nuc", 2, -2))
     rows, columns = (each % A._array.ndim for each in dim)
     if rows == columns:
         raise RuntimeError(
@@ -171,6 +171,7 @@ def matrix_exp(input: "Tensor") -> "Tensor":
 
 def vander(x: "Tensor", N: int | None = None) -> "Tensor":
     """Return the powers 0 to N - 1 of the elements of x [..., n]: [..., n, N], N = n by default."""
+    x = x if x._array.ndim else x.reshape(1)
     count = x._array.shape[-1] if N is None else N
     if count < 2:
         raise RuntimeError(f"linalg.vander: N must be 2 or more, got {count}")

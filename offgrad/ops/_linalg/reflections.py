@@ -27,7 +27,7 @@ def ormqr(
     """Return the product of Q, which `geqrf` gives as `input` and `tau`, and a matrix.
 
     Args:
-        input: Householder vectors below the diagonal [..., m, k].
+        input: Householder vectors below the diagonal [..., m, k]; further columns are not read.
         tau: their factors [..., k].
         other: the matrix: Q multiplies it from the left, or with ``left=False`` from the right.
         left: the side of Q.
@@ -38,15 +38,15 @@ def ormqr(
     """
     for each in (input, other):
         check_matrices(each, "ormqr")
-    size = input._array.shape[-2]
-    if other._array.shape[-2 if left else -1] != size or input._array.shape[-1] > size:
+    size, count = input._array.shape[-2], tau._array.shape[-1]
+    columns = input._array.shape[-1]
+    if other._array.shape[-2 if left else -1] != size or count > min(size, columns):
         raise shape_error(
             "ormqr", "the sizes of Q, [m, m], and of the matrix must fit", input, other
         )
     if not left:
         return ormqr(input, tau, other.mH, True, not transpose).mH
-    vectors = input.tril(-1) + tall_eye(eye_like(input, input._array.shape[-1]), size)
-    count = tau._array.shape[-1]
+    vectors = input[..., :count].tril(-1) + tall_eye(eye_like(input, count), size)
     product, order = other, range(0, count, _BLOCK)
     for first in order if transpose else reversed(order):
         last = min(first + _BLOCK, count)

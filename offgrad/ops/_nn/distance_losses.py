@@ -249,6 +249,11 @@ def multi_margin_loss(
             "multi_margin_loss: target tensor should be 1-D with size equal to the number of "
             f"rows, got a {describe(target)} for a {describe(input)}"
         )
+    if weight is not None and metadata(weight).shape != metadata(scores).shape[1:]:
+        raise ValueError(
+            "multi_margin_loss: weight must be one-dimensional with an element for each class, got "
+            f"a {describe(weight)} for a {describe(input)}"
+        )
     shortfall = scores - scores.gather(1, index) + margin
     shortfall = shortfall.masked_fill(~(shortfall > 0), 0) ** p  # NaN falls short of nothing
     if weight is not None:

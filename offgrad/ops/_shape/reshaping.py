@@ -243,8 +243,9 @@ def flatten(input: "Tensor", start_dim: int = 0, end_dim: int = -1) -> "Tensor":
 
 
 def ravel(input: "Tensor") -> "Tensor":
-    """Return the elements as a vector: a view where possible, else a copy."""
-    return reshape(input, -1 if check_tensor(input, "ravel")._array.size else 0)
+    """Return the elements as a vector without gaps: a view of a contiguous tensor, else a copy."""
+    is_empty = not check_tensor(input, "ravel")._array.size
+    return reshape(contiguous(input), 0 if is_empty else -1)
 
 
 @with_numpy_names
