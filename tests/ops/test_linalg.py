@@ -68,6 +68,10 @@ ERRORS: dict[str, Callable[[Any], Any]] = {
     "matrix_norm order": lambda m: m.linalg.matrix_norm(m.eye(2), 3),
     "driver": lambda m: m.linalg.lstsq(m.eye(2), m.ones(2, 1), driver="x"),
     "tensorinv": lambda m: m.linalg.tensorinv(m.ones(2, 3), 1),
+    "lu_unpack pivots": lambda m: m.lu_unpack(m.eye(3), m.zeros(3, dtype=m.int32)),
+    "lu_solve pivots": lambda m: m.linalg.lu_solve(
+        m.eye(3), m.full((3,), 9, dtype=m.int32), m.ones(3, 1)
+    ),
     "qr r backward": lambda m: (
         m.linalg.qr(m.eye(2, requires_grad=True), mode="r")[1].sum().backward()
     ),
@@ -89,6 +93,24 @@ def test_results_are_those_of_torch(name: str) -> None:
     for a, b in zip(mine, theirs, strict=True):
         assert a.detach().numpy().dtype == b.numpy().dtype
         np.testing.assert_allclose(a.numpy(), b.numpy(), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "pivots", [[0, 0, 0], [1, 2, 4], [1, 2, -3], [1, -2, -3], [-4, -4, 3], [1, 2]]
+)
+def test_ldl_solve_refuses_pivots_outside_of_the_matrix(pivots: list[int]) -> None:
+    """LAPACK would read and write outside."""
+    with pytest.raises(RuntimeError, match=r"ldl_solve: (pivots must|each matrix needs)"):
+        offgrad.linalg.ldl_solve(
+            offgrad.eye(3), offgrad.tensor(pivots, dtype=offgrad.int32), offgrad.ones(3, 1)
+        )
+
+
+def test_shapes_of_ldl_factors() -> None:
+    x, b = offgrad.empty(2, 3, 3, device="meta"), offgrad.empty(3, 1, device="meta")
+    factors, pivots = offgrad.linalg.ldl_factor(x)
+    assert (factors.shape, pivots.shape, pivots.dtype) == ((2, 3, 3), (2, 3), offgrad.int32)
+    assert offgrad.linalg.ldl_solve(factors, pivots, b).shape == (2, 3, 1)
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -85,6 +85,12 @@ def test_what_depends_on_values_raises_with_the_name(name: str) -> None:
             run(spec, [offgrad.tensor(x, device="meta") for x in arrays])
 
 
+def test_runs_of_equal_values_have_no_shape() -> None:
+    for dim in (None, 0, 1):
+        with pytest.raises(NotImplementedError, match="depends on values"):
+            offgrad.unique_consecutive(offgrad.empty(3, 4, device="meta"), dim=dim)
+
+
 @pytest.mark.parametrize("side", [2, 300, 1100])
 def test_comparisons_of_meta_tensors_of_any_size(side: int) -> None:
     x = offgrad.empty(side, side, device="meta")

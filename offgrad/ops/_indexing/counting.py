@@ -8,6 +8,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import category, check_tensor, real_floating
 from offgrad.ops._core.results import result
@@ -198,6 +199,10 @@ def unique_consecutive(
         dim: the dimension of entries; None for elements.
     """
     array = check_tensor(input, "unique_consecutive")._array
+    if type(array) is MetaArray:
+        raise NotImplementedError(
+            "unique_consecutive of meta tensors: the shape of the result depends on values"
+        )
     axis = None if dim is None else normalize_dim(dim, array.ndim, "unique_consecutive")
     rows = array.reshape(-1) if axis is None else np.moveaxis(array, axis, 0)
     starts = np.ones(len(rows), np.bool_)

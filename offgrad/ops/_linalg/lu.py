@@ -118,6 +118,11 @@ def _permutation(pivots: Array, size: int, dtype: np.dtype[Any]) -> "Tensor":
     """Return the matrices P [..., size, size] of the row exchanges `pivots`, with A = P L U."""
     if type(pivots) is MetaArray:
         return wrap(meta_empty((*pivots.shape[:-1], size, size), dtype))
+    if pivots.size and not 1 <= pivots.min() <= pivots.max() <= size:
+        raise RuntimeError(
+            f"pivots must be from 1 to {size}, the number of rows, as lu_factor returns them, got "
+            f"{pivots.min()} to {pivots.max()}"
+        )
     flat = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])
     result = np.zeros((flat.shape[0], size, size), dtype)
     order = small_matrices.row_order(flat, size)

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.memory.meta import MetaArray, meta_empty
 from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dtypes import shape_error
 from offgrad.ops._core.results import result
@@ -109,6 +111,9 @@ def ldl_factor_ex(
     """
     check_matrices(A, "linalg.ldl_factor", square=True)
     x = A._array
+    if type(x) is MetaArray:
+        shapes = (x.shape, x.dtype), (x.shape[:-1], np.int32), (x.shape[:-2], np.int32)
+        return LDLFactorsInfo(*[wrap(meta_empty(*each)) for each in shapes])
     factors, size = np.empty(x.shape, x.dtype), x.shape[-1]
     pivots, info = np.empty(x.shape[:-1], np.int32), np.zeros(x.shape[:-2], np.int32)
     routine = _routine("trf", x.dtype, hermitian)
@@ -121,6 +126,27 @@ def ldl_factor_ex(
             f"linalg.ldl_factor: D is singular: its diagonal element {int(info.max())} is zero"
         )
     return LDLFactorsInfo(wrap(factors), wrap(pivots), wrap(info))
+
+
+def _check_ldl_pivots(pivots: Array) -> None:
+    """Check one matrix's pivots, by which LAPACK finds rows: two equal negative ones are a block.
+
+    Raises:
+        RuntimeError: for others.
+    """
+    size, at = len(pivots), 0
+    while at < size:
+        step = 1 if pivots[at] > 0 else 2
+        if (
+            not 1 <= abs(pivots[at]) <= size
+            or at + step > size
+            or pivots[at] != pivots[at + step - 1]
+        ):
+            raise RuntimeError(
+                f"linalg.ldl_solve: pivots must be from 1 to {size}, or pairs of equal negative "
+                f"ones, as ldl_factor returns them, got {pivots.tolist()}"
+            )
+        at += step
 
 
 def ldl_factor(A: "Tensor", *, hermitian: bool = False) -> LDLFactors:
@@ -138,7 +164,7 @@ def ldl_solve(LD: "Tensor", pivots: "Tensor", B: "Tensor", *, hermitian: bool = 
     """Return X of ``A X = B``, with A as `ldl_factor` gives it: [..., n, k].
 
     Raises:
-        RuntimeError: if sizes do not fit.
+        RuntimeError: if sizes do not fit, or for pivots that `ldl_factor` does not return.
     """
     check_matrices(LD, "linalg.ldl_solve", square=True)
     factors, order, right = LD._array, pivots._array, B._array
@@ -146,7 +172,13 @@ def ldl_solve(LD: "Tensor", pivots: "Tensor", B: "Tensor", *, hermitian: bool = 
         raise shape_error("linalg.ldl_solve", "B needs as many rows as the factors", LD, B)
     if right.dtype != factors.dtype:
         raise RuntimeError(f"linalg.ldl_solve: B must have the dtype of LD, got a {describe(B)}")
+    if order.shape != factors.shape[:-1]:
+        raise shape_error("linalg.ldl_solve", "each matrix needs a pivot for each row", LD, pivots)
     batch = np.broadcast_shapes(factors.shape[:-2], right.shape[:-2])
+    if type(right) is MetaArray:
+        return wrap(meta_empty((*batch, *right.shape[-2:]), right.dtype))
+    for each in order.reshape(-1, order.shape[-1]):
+        _check_ldl_pivots(each)
     factors = np.broadcast_to(factors, (*batch, *factors.shape[-2:]))
     order = np.broadcast_to(order, (*batch, order.shape[-1]))
     right = np.broadcast_to(right, (*batch, *right.shape[-2:]))
