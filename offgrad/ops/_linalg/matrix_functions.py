@@ -172,6 +172,7 @@ def matrix_exp(input: "Tensor") -> "Tensor":
 def vander(x: "Tensor", N: int | None = None) -> "Tensor":
     """Return the powers 0 to N - 1 of the elements of x [..., n]: [..., n, N], N = n by default."""
     x = x if x._array.ndim else x.reshape(1)
+    x = x if category(x._array.dtype) >= 2 else cast(x, np.int64)
     count = x._array.shape[-1] if N is None else N
     if count < 2:
         raise RuntimeError(f"linalg.vander: N must be 2 or more, got {count}")

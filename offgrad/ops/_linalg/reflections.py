@@ -177,8 +177,8 @@ def ldl_solve(LD: "Tensor", pivots: "Tensor", B: "Tensor", *, hermitian: bool = 
     batch = np.broadcast_shapes(factors.shape[:-2], right.shape[:-2])
     if type(right) is MetaArray:
         return wrap(meta_empty((*batch, *right.shape[-2:]), right.dtype))
-    for each in order.reshape(-1, order.shape[-1]):
-        _check_ldl_pivots(each)
+    for at in np.ndindex(order.shape[:-1]):
+        _check_ldl_pivots(order[at])
     factors = np.broadcast_to(factors, (*batch, *factors.shape[-2:]))
     order = np.broadcast_to(order, (*batch, order.shape[-1]))
     right = np.broadcast_to(right, (*batch, *right.shape[-2:]))

@@ -259,4 +259,4 @@ def multi_margin_loss(
     if weight is not None:
         shortfall = shortfall * weight[index]
     losses = scatter(shortfall, 1, index, 0.0).sum(1) / metadata(scores).shape[1]
-    return reduce(losses if metadata(input).ndim == 2 else losses.squeeze(0), reduction)
+    return reduce(losses.reshape(metadata(target).shape), reduction)
