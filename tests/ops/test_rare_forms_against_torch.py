@@ -51,9 +51,11 @@ VALUES = """
     A.index_select(axis=1, index=m.tensor([1])); m.chunk(A, 3, axis=1)[1]; A.unbind(axis=1)[2]
     m.special.chebyshev_polynomial_t(b, m.tensor(2.9)); m.special.hermite_polynomial_h(b, 3.9)
     m.histogram(m.zeros(0), 3).bin_edges; m.histogramdd(m.zeros(0, 2), [1, 2]).bin_edges[1]
-    m.linalg.vander(m.tensor(3.0), N=3); m.linalg.vander(m.tensor([1, 2]).int()); m.trace(m.ones(3, 3, dtype=m.uint8))
+    m.linalg.vander(m.tensor(3.0), N=3); m.linalg.vander(m.tensor([1, 2]).int())
+    m.trace(m.ones(3, 3, dtype=m.uint8))
     m.tensordot(m.ones(1, 2, dtype=m.uint8), m.ones(2, 3, dtype=m.uint8), ([0], [0]))
     m.linalg.matrix_norm(A.bfloat16(), "fro"); m.linalg.norm(A.half(), 1)
+    m.inner(A.double(), m.tensor(2)); m.inner(m.tensor(2), b)
     m.linalg.ldl_solve(m.ones(0, 0), m.ones(0).int(), m.ones(0, 5))
     m.nn.functional.multi_margin_loss(m.arange(5.0), m.tensor([2]), reduction="none")
     m.nn.functional.multi_margin_loss(m.arange(5.0), m.tensor(2), reduction="none")

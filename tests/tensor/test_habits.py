@@ -200,6 +200,8 @@ def test_memory_of_a_tensor_is_shared_by_dlpack_and_numpy() -> None:
     x[0] = 5
     assert (y[0], z[0].item()) == (5, 5)
     assert z.data_ptr() == x.data_ptr()
+    z[1] = 7
+    assert x.tolist() == [5, 7, 2]
 
 
 def test_states_of_generators_go_back() -> None:

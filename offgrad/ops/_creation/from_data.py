@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad._warning import warn_program
+from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.memory import Storage
 from offgrad.ops._core.device import is_meta
@@ -187,6 +188,15 @@ class _Capsule:
         return 1, 0
 
 
+class _Writable:
+    """The memory of an old capsule: it cannot say that it is read-only, so NumPy assumes it."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> "Tensor":
     """Return a tensor that shares the memory of another library's, by DLPack's protocol.
 
@@ -203,12 +213,15 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     if isinstance(ext_tensor, TensorBase):
         result = wrap(ext_tensor._array, ext_tensor._storage)
         return result.clone() if copy else result
-    if type(ext_tensor).__name__ == "PyCapsule":
+    is_capsule = type(ext_tensor).__name__ == "PyCapsule"
+    if is_capsule:
         ext_tensor = _Capsule(ext_tensor)
     elif not hasattr(ext_tensor, "__dlpack__"):
         raise RuntimeError(
             f"from_dlpack takes objects with __dlpack__, got {type(ext_tensor).__name__}"
         )
     array = np.from_dlpack(ext_tensor)
+    if is_capsule and not array.flags.writeable:
+        array = np.asarray(_Writable(array))
     result = wrap(check_numeric(array, "from_dlpack()"), Storage(array, external=True))
     return result.clone() if copy else result

@@ -146,9 +146,9 @@ def inner(input: "Tensor", other: "Tensor") -> "Tensor":
     Raises:
         RuntimeError: if the last sizes differ.
     """
-    check_factors("inner", input, other)
     if not metadata(input).ndim or not metadata(other).ndim:
         return input * other
+    check_factors("inner", input, other)
     if metadata(input).shape[-1] != metadata(other).shape[-1]:
         raise shape_error("inner", "the last sizes must be equal", input, other)
     return tensordot(input, other, ([-1], [-1]))
