@@ -71,9 +71,11 @@ class Function:
 
     @staticmethod
     def jvp(ctx: FunctionCtx, *grad_inputs: Any) -> Any:
-        """Return the tangent of each output, given those of the arguments, None without one.
+        """Return the tangent of each output, given those of the arguments.
 
-        A Function without this method has its forward derivatives from `backward`.
+        That of a tensor without tangent is zeros, None after ``set_materialize_grads(False)``; that
+        of other arguments is None. A Function without this method has its forward derivatives from
+        `backward`.
         """
         raise NotImplementedError("this Function has no jvp: its tangents come from backward")
 
@@ -117,15 +119,15 @@ class Function:
         With `setup_context`, keyword and default arguments of forward count among its arguments;
         without, keywords are passed on to forward.
         """
-        if override_state.state.apply_function is not None:
-            output = override_state.state.apply_function(cls, args, kwargs)
-            if output is not NotImplemented:
-                return output
         has_setup_context = cls.setup_context is not Function.setup_context
         if has_setup_context:
             bound = inspect.signature(cls.forward).bind(*args, **kwargs)
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
+        if override_state.state.apply_function is not None:
+            output = override_state.state.apply_function(cls, args, kwargs)
+            if output is not NotImplemented:
+                return output
         if keeps_tangents(args):
             return grad_mode.call(True, cls.apply, *map(for_tangents, args), **kwargs)
         tensors: list[Any] = [each for each in args if isinstance(each, TensorBase)]
@@ -332,7 +334,14 @@ class _Transposed(Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
         node, of_tensors = ctx.node, iter(tangents)
-        given = [next(of_tensors) if is_tensor else None for is_tensor in node._is_tensor]
+        given = [None if each is None else next(of_tensors) for each in node._arguments]
+        if node.ctx._materialize_grads:
+            given = [
+                wrap(zeros(*tensor))
+                if each is None and tensor is not None and is_differentiable(tensor[1])
+                else each
+                for each, tensor in zip(given, node._arguments, strict=True)
+            ]
         with forward_mode_with("is_in_jvp"):
             result = node.function.jvp(node.ctx, *given)
         results = result if isinstance(result, tuple) else (result,)

@@ -7,7 +7,7 @@ from weakref import ref
 from offgrad.autograd.forward_mode import forward_mode
 from offgrad.autograd.node import Grads, Node
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, describe, numpy_dtype, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata, numpy_dtype, wrap
 from offgrad.memory import zeros
 
 if TYPE_CHECKING:
@@ -107,7 +107,11 @@ class FunctionNode(Node):
         super().__init__()
         self.function = function
         self.ctx = FunctionCtx(self)
-        self._is_tensor = [isinstance(each, TensorBase) for each in arguments]
+        # Shape and dtype of each tensor among the arguments, None for others.
+        self._arguments = [
+            (metadata(each).shape, metadata(each).dtype) if isinstance(each, TensorBase) else None
+            for each in arguments
+        ]
 
     def __getattr__(self, name: str) -> Any:
         if name != "ctx":
@@ -129,15 +133,15 @@ class FunctionNode(Node):
             return transposed
         result = self.function._backward()(self.ctx, *grads)
         results = result if isinstance(result, tuple) else (result,)
-        expected = len(self._is_tensor)
+        expected = len(self._arguments)
         if any(each is not None for each in results[expected:]) or len(results) < expected:
             raise RuntimeError(
                 f"{self.name()} must return one gradient, or None, for each argument of forward, "
                 f"but returned an incorrect number of gradients: {len(results)}, not {expected}"
             )
         edges = iter(self.next_functions)
-        for index, (each, is_tensor) in enumerate(zip(results, self._is_tensor, strict=False)):
-            target, output_nr = next(edges) if is_tensor else (None, 0)
+        for index, (each, tensor) in enumerate(zip(results, self._arguments, strict=False)):
+            target, output_nr = next(edges) if tensor is not None else (None, 0)
             if each is None:
                 continue
             if not isinstance(each, TensorBase):
@@ -145,7 +149,7 @@ class FunctionNode(Node):
                     f"expected Variable or None (got {type(each).__name__}) at index {index} of "
                     f"what {self.name()} returned"
                 )
-            if not is_tensor:
+            if tensor is None:
                 raise RuntimeError(
                     f"{self.name()} returned a gradient for position {index + 1}, where forward "
                     f"took no tensor: a {describe(each)}; return None there"
@@ -157,5 +161,7 @@ class FunctionNode(Node):
                     f"{describe(each)} at index {index} for a {dtype.name} input; take its .real"
                 )
         return tuple(
-            each for each, is_tensor in zip(results, self._is_tensor, strict=False) if is_tensor
+            each
+            for each, tensor in zip(results, self._arguments, strict=False)
+            if tensor is not None
         )

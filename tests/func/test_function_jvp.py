@@ -55,6 +55,30 @@ def test_dual_tensors_take_it() -> None:
         assert forward_ad.unpack_dual(product * plus_one).tangent.item() == 30 * 3 + 6
 
 
+@pytest.mark.parametrize("materialize", [True, False])
+def test_tangents_of_tensors_without_one(materialize: bool) -> None:
+    given: list[Any] = []
+
+    class Product(og.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, y: Any, index: Any, power: float) -> Any:
+            if not materialize:
+                ctx.set_materialize_grads(False)
+            return x * y**power
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            given.extend(tangents)
+            return tangents[0]
+
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(og.ones(2), og.ones(2))
+        forward_ad.unpack_dual(Product.apply(x, og.ones(1), og.tensor([1]), 2.0))
+    of_y, *others = given[1:]
+    assert others == [None, None]
+    assert (of_y.tolist() == [0]) if materialize else (of_y is None)
+
+
 def test_a_function_needs_no_backward_for_it() -> None:
     with forward_ad.dual_level():
         x = forward_ad.make_dual(og.tensor([2.0, 5.0]), og.tensor([1.0, 10.0]))

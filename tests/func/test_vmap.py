@@ -67,6 +67,13 @@ class Scale(torch.autograd.Function):
         x, y = [each if dim is None else each.movedim(dim, 0) for each, dim in zip((x, y), in_dims)]
         while x.dim() < y.dim(): x = x.unsqueeze(-1)
         return Scale.apply(x, y) + 100 * info.batch_size, 0
+class Power(torch.autograd.Function):
+    @staticmethod
+    def forward(x, power=2): return x ** power
+    @staticmethod
+    def setup_context(ctx, inputs, output): pass
+    @staticmethod
+    def vmap(info, in_dims, x, power): return Power.apply(x, power) + in_dims[0], in_dims[0]
 """
 
 PROGRAMS = {
@@ -184,6 +191,7 @@ F.vmap(lambda y: (y, y.sum()), (1,), (1, 0), chunk_size=3)(x)
 """,
     "functions": """
 F.vmap(Scale.apply)(x, x), F.vmap(Scale.apply, (0, None))(one, torch.ones(2))
+F.vmap(Power.apply)(x), F.vmap(lambda y: Power.apply(y, power=3))(x)
 F.vmap(F.grad(lambda y: (y**3).sum()))(x), F.vmap(lambda y: F.vmap(F.grad(torch.sin))(y))(x)
 F.vmap(lambda y: F.vjp(torch.sin, y)[1](y)[0])(x)
 F.vmap(lambda y: F.jvp(torch.sin, (y,), (y,))[1])(x), F.vmap(F.jacrev(torch.sin))(x)
