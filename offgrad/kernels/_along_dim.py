@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import BITS, Array
+from offgrad.kernels._arrays import BITS, Array, is_half
 from offgrad.kernels._chunks import in_chunks
 from offgrad.kernels._halves import as_float, convert
 from offgrad.kernels._jit import backend, inlined, jit, uses_numba
@@ -102,13 +102,28 @@ def add_at(out: Array, index: Any, values: Array) -> None:
 
 def _combine(ufunc: Any, action: int, out: Array, index: Array, source: Array, dim: int) -> None:
     index = _shared(out, index, dim)
-    total, source = as_float(out), as_float(source)
-    if uses_numba(total, source) and _is_compiled(total, source, index, dim):
-        _scatter(action, total, index, source, dim)
+    if is_half(out.dtype):
+        _combine_halves(ufunc, action, out, index, source, dim)
+    elif uses_numba(out, source) and _is_compiled(out, source, index, dim):
+        _scatter(action, out, index, source, dim)
     else:
-        ufunc.at(total, _where(out, index, dim), source)
-    if total is not out:
+        ufunc.at(out, _where(out, index, dim), source)
+
+
+def _combine_halves(
+    ufunc: Any, action: int, out: Array, index: Array, source: Array, dim: int
+) -> None:
+    """Combine in float32; if the index is a short vector, the entries that it names alone."""
+    entries: Any = slice(None)
+    if index.ndim == 1 and 2 * index.size < out.shape[dim]:
+        entries, index = np.unique(index, return_inverse=True)
+    where = (*(slice(None),) * dim, entries)
+    total = as_float(np.ascontiguousarray(out[where]))
+    _combine(ufunc, action, total, index, as_float(source), dim)
+    if type(entries) is slice:
         convert(total, out)
+    else:
+        out[where] = total
 
 
 def scatter(out: Array, index: Array, source: Array, dim: int) -> None:

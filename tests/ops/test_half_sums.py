@@ -28,6 +28,10 @@ def _classes(x: Any) -> tuple[Any, Any]:
 
 SUMS: dict[str, Call] = {
     "index_add": lambda x, i: x.new_zeros(2).index_add(0, i, x),
+    "index_add of a few entries": lambda x, i: x.new_zeros(2 * COUNT + 1).index_add(0, i, x),
+    "index_add of a few columns": lambda x, i: x.new_zeros(3, 500).index_add(
+        1, i[:200], _wide(x)[:3, :1].expand(-1, 200)
+    ),
     "index_add of rows": lambda x, i: x.new_zeros(2, 40).index_add(0, i, _wide(x)),
     "index_put": lambda x, i: x.new_zeros(2).index_put((i,), x, accumulate=True),
     "index_put of places": lambda x, i: x.new_zeros(2, 2).index_put((i, 1 - i), x, accumulate=True),
