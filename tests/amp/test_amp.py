@@ -34,6 +34,9 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "negative log-likelihood": lambda m, a, b: m.nn.functional.nll_loss(a @ b, m.arange(4)),
     "squares": lambda m, a, b: m.nn.functional.mse_loss(a @ b, b),
     "distances": lambda m, a, b: m.nn.functional.smooth_l1_loss((a @ b), b.bfloat16()),
+    "soft margins": lambda m, a, b: m.nn.functional.soft_margin_loss(
+        a.bfloat16(), b.detach().sign().bfloat16()
+    ),
     "logits": lambda m, a, b: m.nn.functional.binary_cross_entropy_with_logits(a @ b, b.sigmoid()),
 }
 

@@ -165,6 +165,7 @@ def huber_loss(
     return _pair(HuberLoss, input, target, reduction, "huber_loss", delta=float(delta))
 
 
+@full_precision
 def soft_margin_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tensor":
     """Return ``log(1 + exp(-target * input))`` for targets -1 and 1, which may broadcast.
 
