@@ -34,6 +34,8 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "negative log-likelihood": lambda m, a, b: m.nn.functional.nll_loss(a @ b, m.arange(4)),
     "squares": lambda m, a, b: m.nn.functional.mse_loss(a @ b, b),
     "distances": lambda m, a, b: m.nn.functional.smooth_l1_loss((a @ b), b.bfloat16()),
+    "an outer product": lambda m, a, b: m.einsum("i,j->ij", a[0], b[0]),
+    "a dot product by einsum": lambda m, a, b: m.einsum("i,i->", a[0], b[0]),
     "soft margins": lambda m, a, b: m.nn.functional.soft_margin_loss(
         a.bfloat16(), b.detach().sign().bfloat16()
     ),

@@ -108,4 +108,5 @@ def argument_lists(lib: Any, target: Any) -> Iterator[tuple[Any, ...]]:
         (0, indices, other, "amax"), (lambda x: -x,), (other, max), (other, other, max),
         (0, 0, 2), (2 * lib.eye(2, dtype=target.dtype),),
         (other, lib.eye(2, dtype=target.dtype), lib.tensor([1, 2], dtype=lib.int32)),
+        (lib.tensor([1, 2], dtype=lib.int32),),
     ]  # fmt: skip

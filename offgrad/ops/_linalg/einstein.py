@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.ops._core.autocast import lower_precision, own_precision
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._linalg.products import bmm, check_factors, dot, mm
 from offgrad.ops._shape.diagonals import diagonal
@@ -174,6 +175,11 @@ def _can_be_outer(a: "Tensor", b: "Tensor") -> bool:
     return bool(a._array.dtype == b._array.dtype != np.bool_)
 
 
+# As in PyTorch, `autocast` casts what is summed over, and no outer product, as of the positions
+# and frequencies of rotary embeddings.
+_dot, _outer = lower_precision(dot), own_precision(mm)
+
+
 def _multiply(
     a: "Tensor", labels_a: list[Any], b: "Tensor", labels_b: list[Any], kept: set[Any]
 ) -> "tuple[Tensor, list[Any]]":
@@ -208,11 +214,13 @@ def _multiply(
         return _shaped(tensor, [prod(sizes[label] for label in group) for group in groups])
 
     if inner and not (batch or only_a or only_b):
-        return dot(arranged(a, labels_a, shape_a, inner), arranged(b, labels_b, shape_b, inner)), []
+        return _dot(
+            arranged(a, labels_a, shape_a, inner), arranged(b, labels_b, shape_b, inner)
+        ), []
     batches = [batch] if batch else []
     left = arranged(a, labels_a, shape_a, *batches, only_a, inner)
     right = arranged(b, labels_b, shape_b, *batches, inner, only_b)
-    product = bmm(left, right) if batch else mm(left, right)
+    product = (bmm if batch else mm if inner else _outer)(left, right)
     shape = [*common, *(shape_a[label] for label in only_a), *(shape_b[label] for label in only_b)]
     return _shaped(product, shape), [*batch, *only_a, *only_b]
 
