@@ -122,7 +122,10 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 _CONVERTING: dict[str, Callable[..., bool] | None] = {
+    "add_at": None,
     "matmul": lambda a, b, out, *_: _products.is_converted(a, b, out),
+    "scatter_add": None,
+    "scatter_reduce": None,
     "sum_axes": None,
 }
 """Kernels that convert 16-bit floats themselves, and when; None for always."""

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._along_dim import gather, scatter_add
-from offgrad.kernels._arrays import Array, address_of, is_half
+from offgrad.kernels._arrays import Array, address_of
 from offgrad.kernels._chunks import in_chunks
 from offgrad.kernels._copy import copy_bytes, register
 from offgrad.kernels._embedding import embedding_backward
-from offgrad.kernels._halves import as_float, convert
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import backend, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, parallel_for
 
@@ -72,6 +72,7 @@ def _take_rows_loop(
         copy_bytes(source + row * nbytes, target + item * nbytes, nbytes)
 
 
+@in_float32("out")
 def add_rows(source: Array, index: Array, dim: int, out: Array) -> None:
     """Write into entry v of `out` along `dim` the sum of those of `source` whose index is v.
 
@@ -84,11 +85,6 @@ def add_rows(source: Array, index: Array, dim: int, out: Array) -> None:
     Entries are added in the order of `index` on any number of threads. Sums of 16-bit floats are
     rounded once.
     """
-    if is_half(out.dtype):
-        total = np.empty(out.shape, np.float32)
-        add_rows(as_float(source), index, dim, total)
-        convert(total, out)
-        return
     if source.size <= BLOCK:
         out[...] = 0
         where: Any = (*(slice(None),) * dim, index) if dim else index

@@ -174,6 +174,40 @@ def test_peak_is_that_of_the_step(name: str, examples: Callable[[str], Any]) -> 
         assert expected.peak_nbytes == pytest.approx(found, rel=2e-3), policy
 
 
+PICKED: dict[str, Callable[..., Any]] = {
+    "gather": lambda x, i: x.gather(0, i),
+    "rows": lambda x, i: x[i[:, 0]],
+    "places": lambda x, i: x[i[0], i[1]],
+    "max": lambda x, i: x.max(1)[0],
+    "scatter_add": lambda x, i: x.scatter_add(0, i, x * x),
+    "scatter_reduce": lambda x, i: x.scatter_reduce(0, i, x * x, "amax"),
+}
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_16_bit_floats_at_an_index_at_the_peak(name: str) -> None:
+    """They are added in float32."""
+
+    class Picked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(offgrad.randn(600, 500).bfloat16())
+
+        def forward(self, index: Any) -> Any:
+            return PICKED[name](self.weight, index).sum()
+
+    gc.collect()
+    before = memory.allocated()
+    model, index = Picked(), offgrad.randint(0, 400, (600, 500))
+    expected = offgrad.estimate(model, index)
+    for _ in range(2):
+        model(index).backward()
+        model.zero_grad()
+    memory.reset_peak()
+    model(index).backward()
+    assert expected.peak_nbytes == pytest.approx(memory.max_allocated() - before, rel=0.02)
+
+
 @pytest.mark.parametrize("exponent", [2, 3, -1])
 def test_gradients_of_powers_at_the_peak(exponent: int) -> None:
     def loss_fn(out: offgrad.Tensor) -> offgrad.Tensor:
