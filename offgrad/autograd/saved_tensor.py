@@ -102,8 +102,8 @@ class _State(threading.local):
 
 
 state = _State()
-# By thread, the memory that its running in-place operation will overwrite with its result.
-targets: dict[int, Storage] = {}
+# By thread, the memory that its running in-place form will overwrite, the tensor, the form's name.
+targets: "dict[int, tuple[Storage, Tensor, str]]" = {}
 
 
 def push_hooks(hooks: SaveHooks) -> None:
@@ -193,7 +193,7 @@ class SavedTensor:
             )
         if is_output:
             self.is_output = True
-        elif targets and storage is targets.get(threading.get_ident()):
+        elif targets and storage is targets.get(threading.get_ident(), (None,))[0]:
             tensor = wrap(copy(tensor._array))
             self._version = 0
             is_own = True

@@ -3,16 +3,16 @@
 import numpy as np
 
 from offgrad.ops._elementwise.integers import Frexp
-from offgrad.ops._indexing.reducing import ScatterReduce
+from offgrad.ops._indexing.reducing import ScatterReduce, ScatterSum
 from tests.ops.opspec import OpSpec, apart, nonzero
 from tests.ops.specs_scatter import INDEX, ROWS
 
 SPECS = [
     *(
-        OpSpec(f"scatter_reduce_{reduce}", (ScatterReduce,),
+        OpSpec(f"scatter_reduce_{reduce}", (ScatterSum if reduce == "sum" else ScatterReduce,),
                lambda m, x, i, s, reduce=reduce: m.scatter_reduce(x, 1, i, s, reduce),
                [((2, 3), INDEX, (2, 2)), ((2, 3), INDEX[:1], (1, 2))])
-        for reduce in ("prod", "amax", "amin")
+        for reduce in ("prod", "amax", "amin", "sum")
     ),
     OpSpec("index_reduce", (ScatterReduce,),
            lambda m, x, i, s: m.index_reduce(x, 0, i, s, "prod", include_self=False),

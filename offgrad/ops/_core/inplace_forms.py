@@ -36,16 +36,18 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     ufunc = direct_ufuncs.get(operation)
     if ufunc is not None and _compute_directly(ufunc, target, name, args, kwargs):
         return target
-    targets, thread = saved_tensor.targets, get_ident()
+    targets, thread, version = saved_tensor.targets, get_ident(), target._storage.version
     outer = targets.get(thread)
     try:
-        targets[thread] = target._storage
-        result = operation(_as_operand(target), *args, **kwargs)
+        targets[thread] = target._storage, target, name
+        result: Tensor = operation(_as_operand(target), *args, **kwargs)
     finally:
         if outer is None:
             targets.pop(thread, None)
         else:
             targets[thread] = outer
+    if result is target and target._storage.version != version:
+        return target  # which an `Update` has changed
     if target._requires_grad and not result._requires_grad and grad_mode.state.grad_enabled:
         # The operation is not differentiable (a comparison): gradient zero, as after a copy.
         return copy_(target, result, name=name)

@@ -21,6 +21,7 @@ from offgrad.ops._core.dtypes import (
     shape_error,
 )
 from offgrad.ops._core.numpy_names import with_numpy_names
+from offgrad.ops._core.updates import Update
 from offgrad.ops._indexing.masking import filled
 
 if TYPE_CHECKING:
@@ -99,17 +100,17 @@ class IndexSelectBackward(_AlongDim):
         return index_select(grad, self.dim, self.saved("index")), None
 
 
-class IndexAdd(_AlongDim):
+class IndexAdd(Update, _AlongDim):
     """x with a multiple of a source's entries added to the chosen ones; keeps the index."""
 
-    def forward(self, x: Array, index: Array, source: Array, dim: int, alpha: Any) -> Array:
+    in_place_name = "index_add_"
+
+    def change(self, out: Array, index: Array, source: Array, dim: int, alpha: Any) -> None:
         self.alpha, self.source_dim = alpha, source.ndim
-        out = memory.copy(x)
         target, chosen = self.entries(out, index, dim)
         values = source if alpha == 1 else source * source.dtype.type(alpha)
         contiguous = memory.contiguous(np.atleast_1d(values))
         kernels.scatter_add(target, chosen[dim], contiguous, dim)
-        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """x gets the gradient; the source gets that of the chosen entries."""
@@ -121,16 +122,16 @@ class IndexAdd(_AlongDim):
         return grad if need_x else None, None, grad_source
 
 
-class IndexCopy(_AlongDim):
+class IndexCopy(Update, _AlongDim):
     """x with a source's entries in place of the chosen ones; keeps the index."""
 
-    def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
+    in_place_name = "index_copy_"
+
+    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
         self.source_dim = source.ndim
-        out = memory.copy(x)
         target, chosen = self.entries(out, index, dim)
         values = memory.contiguous(np.atleast_1d(source))
         kernels.scatter(target, _spread(chosen[dim], values, dim), values, dim)
-        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """The source gets the gradient of the chosen entries, x that of the others."""
@@ -143,24 +144,35 @@ class IndexCopy(_AlongDim):
         )
 
 
-class IndexFill(_AlongDim):
+class IndexFill(Update, _AlongDim):
     """x with a number in the chosen entries; keeps the index."""
+
+    in_place_name = "index_fill_"
 
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
         return self.filled_entries(x, index, value, dim)
+
+    def change(self, out: Array, index: Array, dim: int, value: Any) -> None:
+        target, chosen = self.entries(out, index, dim)
+        target[chosen] = value
 
     def backward(self, grad: "Tensor") -> Any:
         """Zero the gradient of filled entries."""
         return index_fill(grad, self.dim, self.saved("index"), 0), None
 
 
-class IndexFillTensor(_AlongDim):
+class IndexFillTensor(Update, _AlongDim):
     """x with a tensor without dimensions in the chosen entries; keeps the index."""
 
     torch_name = "IndexFillBackward1"
+    in_place_name = "index_fill_"
 
     def forward(self, x: Array, index: Array, value: Array, dim: int) -> Array:
         return self.filled_entries(x, index, value, dim)
+
+    def change(self, out: Array, index: Array, value: Array, dim: int) -> None:
+        target, chosen = self.entries(out, index, dim)
+        target[chosen] = value
 
     def backward(self, grad: "Tensor") -> Any:
         """The value gets the sum over filled entries, each once; x the gradient of the others."""

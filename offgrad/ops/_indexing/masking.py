@@ -16,6 +16,7 @@ from offgrad.ops._core.dtypes import (
     element,
     shape_error,
 )
+from offgrad.ops._core.updates import Update
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.joining import cat
 
@@ -25,32 +26,50 @@ if TYPE_CHECKING:
 __all__ = ["argwhere", "masked_fill", "masked_scatter", "masked_select", "nonzero"]
 
 
-class MaskedFill(Op):
+class _MaskedUpdate(Update):
+    """x changed where a mask that broadcasts is true."""
+
+    @classmethod
+    def _may_change(cls, target: "Tensor", name: str, inputs: "tuple[Tensor | None, ...]") -> bool:
+        if not super()._may_change(target, name, inputs):
+            return False
+        shape, mask = target._array.shape, inputs[1]
+        return mask is not None and broadcast_shape(shape, mask._array.shape) == shape
+
+
+class MaskedFill(_MaskedUpdate):
     """x with a number where the mask is true; keeps the mask."""
 
     is_recomputable = True
+    in_place_name = "masked_fill_"
 
     def forward(self, x: Array, mask: Array, value: Any) -> Array:
         self.save(mask=mask)
         self.shape = x.shape
         return filled(x, mask, value)
 
+    def change(self, out: Array, mask: Array, value: Any) -> None:
+        fill(out, mask, value)
+
     def backward(self, grad: "Tensor") -> Any:
         """Zero the gradient of filled elements."""
         return sum_to_size(masked_fill(grad, self.saved("mask"), 0), self.shape), None
 
 
-class MaskedFillTensor(Op):
+class MaskedFillTensor(_MaskedUpdate):
     """x with a tensor without dimensions where the mask is true; keeps the mask."""
 
     is_recomputable = True
-
     torch_name = "MaskedFillBackward1"
+    in_place_name = "masked_fill_"
 
     def forward(self, x: Array, mask: Array, value: Array) -> Array:
         self.save(mask=mask)
         self.shape = x.shape
         return filled(x, mask, value)
+
+    def change(self, out: Array, mask: Array, value: Array) -> None:
+        fill(out, mask, value)
 
     def backward(self, grad: "Tensor") -> Any:
         """The value gets the sum over filled elements, x the gradient of the others."""
@@ -66,12 +85,19 @@ class MaskedFillTensor(Op):
 def filled(x: Array, mask: Array, value: Any) -> Array:
     """Return a copy of x with a number where a mask that broadcasts to it is true."""
     out = memory.empty(broadcast_shape(x.shape, mask.shape), x.dtype)
-    if kernels.is_large(out.size):
-        kernels.fill_where(x, mask, np.asarray(value).astype(x.dtype).reshape(()), out)
-    else:
-        np.copyto(out, x)
-        np.copyto(out, value, where=mask, casting="unsafe")
+    fill(out, mask, value, x)
     return out
+
+
+def fill(out: Array, mask: Array, value: Any, x: Array | None = None) -> None:
+    """Write a number where a mask is true; elsewhere, leave `out` or write x. Both broadcast."""
+    if kernels.is_large(out.size):
+        number = np.asarray(value).astype(out.dtype).reshape(())
+        kernels.fill_where(out if x is None else x, mask, number, out)
+    else:
+        if x is not None:
+            np.copyto(out, x)
+        np.copyto(out, value, where=mask, casting="unsafe")
 
 
 class MaskedSelect(Op):
@@ -90,17 +116,22 @@ class MaskedSelect(Op):
         return sum_to_size(masked_scatter(zeros, mask, grad), self.shape), None
 
 
-class MaskedScatter(Op):
+class MaskedScatter(_MaskedUpdate):
     """x with the elements of a source, one after the other, where the mask is true; keeps it."""
+
+    in_place_name = "masked_scatter_"
 
     def forward(self, x: Array, mask: Array, source: Array) -> Array:
         self.save(mask=mask)
         self.shape, self.source_sym_sizes = x.shape, source.shape
         out = memory.empty(broadcast_shape(x.shape, mask.shape), x.dtype)
         np.copyto(out, x)
+        self.change(out, mask, source)
+        return out
+
+    def change(self, out: Array, mask: Array, source: Array) -> None:
         chosen = np.broadcast_to(mask, out.shape)
         out[chosen] = source.reshape(-1)[: np.count_nonzero(chosen)]
-        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """The source gets the gradient of its elements, zeros for unused ones; x gets the rest."""

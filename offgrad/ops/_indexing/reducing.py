@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels, memory
-from offgrad.autograd.op import Array, Op
+from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import cast, category, check_tensor
-from offgrad.ops._indexing.scattering import check_index, scatter, scatter_add
+from offgrad.ops._core.updates import Update
+from offgrad.ops._indexing.scattering import ScatterAdd, check_index, scatter, scatter_add
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -20,11 +21,20 @@ __all__ = ["index_reduce", "scatter_reduce"]
 _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 
 
-class ScatterReduce(Op):
+class ScatterSum(ScatterAdd):
+    """x with a source added at an index along a dimension; keeps the index."""
+
+    torch_name = "ScatterReduceBackward0"
+    in_place_name = "scatter_reduce_"
+
+
+class ScatterReduce(Update):
     """x combined at an index along a dimension with a source, by a product or an extreme.
 
     Keeps both, the index and the result. Equal extremes share the gradient.
     """
+
+    in_place_name = "scatter_reduce_"
 
     def forward(
         self, x: Array, index: Array, source: Array, dim: int, reduce: str, include_self: bool
@@ -32,9 +42,14 @@ class ScatterReduce(Op):
         self.dim, self.reduce, self.include_self = dim, reduce, include_self
         out = memory.copy(x)
         self.save(self=x, index=index, src=source, result=out)
+        self.change(out, index, source, dim, reduce, include_self)
+        return out
+
+    def change(
+        self, out: Array, index: Array, source: Array, dim: int, reduce: str, include_self: bool
+    ) -> None:
         part = source[tuple(slice(size) for size in index.shape)]
         kernels.scatter_reduce(out, index, memory.contiguous(part), dim, reduce)
-        return out
 
     def backward(self, grad: "Tensor") -> Any:
         dim, index = self.dim, self.saved("index")
@@ -144,9 +159,12 @@ def scatter_reduce(
     if not include_self:
         # It checks the index, too.
         start = scatter(x, axis, index, _identity(x._array.dtype, reduce))
-    if reduce in ("sum", "mean"):
+    if reduce == "mean":
         total = scatter_add(start, axis, index, source)
-        return total if reduce == "sum" else _mean(total, x, axis, index, include_self)
+        return _mean(total, x, axis, index, include_self)
+    if reduce == "sum":
+        check_index(x, axis, index, "scatter", x, source)
+        return ScatterSum.apply(start, index, source, dim=axis)
     options = {"reduce": reduce, "include_self": include_self}
     if not x._array.ndim:
         pair = start.reshape(1), index.reshape(-1), source.reshape(-1)

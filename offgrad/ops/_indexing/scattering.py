@@ -14,6 +14,7 @@ from offgrad.ops._core.dims import (
 from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, element, shape_error
 from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._core.sparse_data import sparse_gradient
+from offgrad.ops._core.updates import Update
 from offgrad.ops._reduction.extrema import Scattered
 from offgrad.ops._shape.slicing import Embed
 
@@ -77,8 +78,10 @@ class Gather(_AtIndex):
         return places
 
 
-class ScatterAdd(_AtIndex):
+class ScatterAdd(Update, _AtIndex):
     """x with a source added at an index tensor along a dimension; keeps the index."""
+
+    in_place_name = "scatter_add_"
 
     @classmethod
     def with_samples(cls, size: int, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -86,13 +89,11 @@ class ScatterAdd(_AtIndex):
         dim = parameters["dim"]
         return {**parameters, "dim": dim if dim < 0 else dim + 1}
 
-    def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
+    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
         self.shape = source.shape
-        out = memory.copy(x)
         at = self.keep(index, dim)
         values = memory.contiguous(_part(np.atleast_1d(source), at))
         kernels.scatter_add(np.atleast_1d(out), at, values, dim)
-        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """x gets the gradient; the source gathers it."""
@@ -104,16 +105,16 @@ class ScatterAdd(_AtIndex):
         )
 
 
-class Scatter(_AtIndex):
+class Scatter(Update, _AtIndex):
     """x with a source put at an index tensor along a dimension; keeps the index."""
 
-    def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
+    in_place_name = "scatter_"
+
+    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
         self.shape = source.shape
-        out = memory.copy(x)
         at = self.keep(index, dim)
         values = memory.contiguous(_part(np.atleast_1d(source), at))
         kernels.scatter(np.atleast_1d(out), at, values, dim)
-        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """The source gathers the gradient; x gets the rest."""
@@ -125,18 +126,17 @@ class Scatter(_AtIndex):
         )
 
 
-class ScatterValue(_AtIndex):
+class ScatterValue(Update, _AtIndex):
     """x with a number put at an index tensor along a dimension; keeps the index."""
 
     torch_name = "ScatterBackward1"
+    in_place_name = "scatter_"
 
-    def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
-        out = memory.copy(x)
+    def change(self, out: Array, index: Array, dim: int, value: Any) -> None:
         at = self.keep(index, dim)
         values = memory.empty(at.shape, out.dtype)
         values[...] = value
         kernels.scatter(np.atleast_1d(out), at, values, dim)
-        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Zero the gradient at the index."""
@@ -161,20 +161,20 @@ class Take(Op):
         return scattered.reshape(self.shape), None
 
 
-class Put(Op):
+class Put(Update):
     """x with a source put, or added, at positions in the flattened tensor; keeps the index."""
 
-    def forward(self, x: Array, index: Array, source: Array, accumulate: bool) -> Array:
+    in_place_name = "put_"
+
+    def change(self, out: Array, index: Array, source: Array, accumulate: bool) -> None:
         self.shape, self.accumulate = source.shape, accumulate
         self.save(index=index)
-        out = memory.copy(x)
         flat, values = out.reshape(-1), source.reshape(index.shape)
         if accumulate:
             at = np.where(index < 0, index + flat.size, index).reshape(-1)
             kernels.scatter_add(flat, at, memory.contiguous(values).reshape(-1), 0)
         else:
             flat[index] = values
-        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """The source takes the gradient; x gets the rest, or all of it if accumulating."""

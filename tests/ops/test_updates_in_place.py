@@ -1,0 +1,157 @@
+"""In-place forms that change some elements: as the other form, but for time and memory."""
+
+import gc
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import offgrad
+from offgrad import Tensor, memory
+
+Change = Callable[[Tensor], Tensor]
+
+ROWS = offgrad.tensor([4, 0, 4, 2])
+PLACES = offgrad.tensor([[0, 5], [3, 3], [0, 1]])
+VALUES = offgrad.tensor(np.random.default_rng(0).standard_normal((4, 3)))
+PAIRS = offgrad.tensor(np.random.default_rng(1).standard_normal((3, 2)))
+MASK = offgrad.tensor(np.random.default_rng(2).random((6, 3)) > 0.5)
+SEVEN = offgrad.tensor(7.0, dtype=offgrad.float64)
+
+CHANGES: dict[str, Change] = {
+    "index_add_": lambda x: x.index_add_(0, ROWS, VALUES, alpha=2),
+    "index_copy_": lambda x: x.index_copy_(0, ROWS, VALUES),
+    "index_fill_": lambda x: x.index_fill_(0, ROWS, 3),
+    "index_fill_ columns": lambda x: x.index_fill_(1, offgrad.tensor([-1, 0]), SEVEN),
+    "index_reduce_": lambda x: x.index_reduce_(0, ROWS, VALUES, "amax"),
+    "index_reduce_ without self": lambda x: x.index_reduce_(
+        0, ROWS, VALUES, "prod", include_self=False
+    ),
+    "index_reduce_ mean": lambda x: x.index_reduce_(0, ROWS, VALUES, "mean"),
+    "masked_fill_": lambda x: x.masked_fill_(MASK, float("nan")),
+    "masked_fill_ rows": lambda x: x.masked_fill_(MASK[:, :1], SEVEN),
+    "masked_scatter_": lambda x: x.masked_scatter_(MASK, offgrad.arange(18.0).double()),
+    "put_": lambda x: x.put_(PLACES, PAIRS),
+    "put_ added": lambda x: x.put_(PLACES - 6, PAIRS, accumulate=True),
+    "scatter_": lambda x: x.scatter_(0, PLACES, PAIRS),
+    "scatter_ number": lambda x: x.scatter_(0, PLACES, -1),
+    "scatter_ product": lambda x: x.scatter_(0, PLACES, PAIRS, reduce="multiply"),
+    "scatter_add_": lambda x: x.scatter_add_(0, PLACES, PAIRS),
+    "scatter_reduce_": lambda x: x.scatter_reduce_(0, PLACES, PAIRS, "amin"),
+    "scatter_reduce_ mean": lambda x: x.scatter_reduce_(0, PLACES, PAIRS, "mean"),
+    "scatter_reduce_ sum": lambda x: x.scatter_reduce_(0, PLACES, PAIRS, "sum"),
+    "scatter_reduce_ sum without self": lambda x: x.scatter_reduce_(
+        0, PLACES, PAIRS, "sum", include_self=False
+    ),
+}
+
+
+def start() -> Tensor:
+    return offgrad.tensor(np.random.default_rng(3).standard_normal((6, 3)))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_recorded_and_not_recorded_give_the_same_bits(name: str) -> None:
+    plain, leaf = start(), start().requires_grad_()
+    version = plain._version
+    assert CHANGES[name](plain) is plain
+    assert plain._version == version + 1
+    recorded = CHANGES[name](leaf * 1)
+    assert recorded.requires_grad
+    assert plain.numpy().tobytes() == recorded.detach().numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_columns_of_a_larger_tensor(name: str) -> None:
+    plain, wide = start(), offgrad.zeros(6, 5, dtype=offgrad.float64)
+    wide[:, 1:4] = plain
+    CHANGES[name](plain)
+    CHANGES[name](wide[:, 1:4])
+    assert wide[:, 1:4].numpy().tobytes() == plain.numpy().tobytes()
+    assert not wide[:, ::4].any()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_saved_value_is_missed(name: str) -> None:
+    leaf, changed = offgrad.ones(6, 3, dtype=offgrad.float64).requires_grad_(), start()
+    loss = (leaf * changed).sum()
+    CHANGES[name](changed)
+    with pytest.raises(RuntimeError, match=name.split()[0]):
+        loss.backward()
+
+
+def large_changes() -> Iterator[tuple[str, Change]]:
+    rows = offgrad.arange(0, 1000, 10)
+    values = offgrad.ones(100, 2000)
+    places = offgrad.zeros(3, 2000, dtype=offgrad.int64)
+    mask = offgrad.zeros(1000, 1).bool()
+    yield "index_add_", lambda x: x.index_add_(0, rows, values)
+    yield "index_copy_", lambda x: x.index_copy_(0, rows, values)
+    yield "index_fill_", lambda x: x.index_fill_(0, rows, 3)
+    yield "masked_fill_", lambda x: x.masked_fill_(mask, 3)
+    yield "put_", lambda x: x.put_(rows, values[:, 0])
+    yield "scatter_", lambda x: x.scatter_(0, places, values)
+    yield "scatter_add_", lambda x: x.scatter_add_(0, places, values)
+    yield "scatter_reduce_", lambda x: x.scatter_reduce_(0, places, values, "sum")
+
+
+@pytest.mark.parametrize(("name", "change"), list(large_changes()), ids=lambda each: str(each)[:14])
+def test_no_memory_of_the_target_s_size(name: str, change: Change) -> None:
+    x = offgrad.zeros(1000, 2000)
+    gc.collect()
+    memory.reset_peak()
+    before = memory.allocated()
+    change(x)
+    assert memory.max_allocated() - before < x.nbytes / 4, name
+
+
+@pytest.mark.parametrize("policy", ["pool", "disk"])
+@pytest.mark.parametrize(("name", "change"), list(large_changes()), ids=lambda each: str(each)[:14])
+def test_a_stored_value_is_from_before(name: str, change: Change, policy: str) -> None:
+    leaf, changed = offgrad.ones(1000, 2000).requires_grad_(), offgrad.rand(1000, 2000)
+    before = changed.clone()
+    with offgrad.offload(policy):
+        product = leaf * changed
+    change(changed)
+    assert not changed.equal(before) or name == "masked_fill_"
+    product.sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.equal(before)
+
+
+def test_the_source_may_lie_in_the_target() -> None:
+    x = offgrad.arange(6.0).reshape(6, 1)
+    x.index_add_(0, offgrad.tensor([1, 2, 3]), x[:3])
+    assert x.flatten().tolist() == [0, 1, 3, 5, 4, 5]
+
+
+def test_an_error_changes_nothing() -> None:
+    x = start()
+    before, version = x.clone(), x._version
+    changes: list[Callable[[], Tensor]] = [
+        lambda: x.index_add_(0, offgrad.tensor([9]), VALUES[:1]),
+        lambda: x.scatter_add_(0, PLACES + 9, PAIRS),
+        lambda: x.masked_fill_(offgrad.ones(2, 6, 3).bool(), 1),
+        lambda: x.scatter_reduce_(0, PLACES, PAIRS[:1], "sum", include_self=False),
+        lambda: x.put_(PLACES, PAIRS[:1]),
+    ]
+    for change in changes:
+        with pytest.raises((RuntimeError, IndexError)):
+            change()
+        assert x.equal(before)
+        assert x._version == version
+
+
+def test_a_limit_that_is_too_low_changes_nothing() -> None:
+    x = offgrad.zeros(1000, 100)
+    values = offgrad.ones(100, 1000).t()  # copied before it is added
+    version = x._version
+    with (
+        memory.limit(memory.allocated() + values.nbytes // 2),
+        pytest.raises(offgrad.OutOfMemoryError),
+    ):
+        x.index_add_(0, offgrad.arange(1000), values)
+    assert x._version == version
+    assert not x.any()
+    x.index_add_(0, offgrad.arange(1000), values)
+    assert x.min() == 1
