@@ -31,6 +31,7 @@ from offgrad.autograd.tensor_base import (
     is_differentiable,
     load_array,
     metadata,
+    plain_classes,
 )
 from offgrad.autograd.views import is_stale, refresh
 from offgrad.ops._core.device import CPU
@@ -173,22 +174,8 @@ class Tensor(
 
     @grad.setter
     def grad(self, value: "Tensor | None") -> None:
-        if value is not None and not isinstance(value, TensorBase):
-            raise TypeError(
-                f"assigned grad expected to be a Tensor or None but got grad of type "
-                f"{type(value).__name__}"
-            )
-        if value is not None and (
-            metadata(value).shape != metadata(self).shape
-            or metadata(value).dtype != metadata(self).dtype
-        ):
-            problem = f"with dtype '{metadata(value).dtype.name}'"
-            if metadata(value).shape != metadata(self).shape:
-                problem = f"of size '{list(metadata(value).shape)}'"
-            raise RuntimeError(
-                f"attempting to assign a gradient {problem} that is not its tensor's: a "
-                f"{describe(value)} for a {describe(self)}"
-            )
+        if value is not None:
+            self._check_gradient(value)
         if value is self:
             raise RuntimeError("can't assign Variable as its own grad; give it a clone()")
         self._grad = value
@@ -200,6 +187,22 @@ class Tensor(
     @grad.deleter
     def grad(self) -> None:
         self._grad = None
+
+    def _check_gradient(self, value: Any) -> None:
+        if not isinstance(value, TensorBase):
+            raise TypeError(
+                f"assigned grad expected to be a Tensor or None but got grad of type "
+                f"{type(value).__name__}"
+            )
+        found, expected = metadata(value), metadata(self)
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            problem = f"with dtype '{found.dtype.name}'"
+            if found.shape != expected.shape:
+                problem = f"of size '{list(found.shape)}'"
+            raise RuntimeError(
+                f"attempting to assign a gradient {problem} that is not its tensor's: a "
+                f"{describe(value)} for a {describe(self)}"
+            )
 
     @property
     def is_leaf(self) -> bool:
@@ -415,3 +418,4 @@ class Tensor(
 
 Tensor.__module__ = "offgrad"
 TensorBase.tensor_class = Tensor
+plain_classes.add(Tensor)

@@ -1,7 +1,7 @@
 """The engine: runs the graph's nodes from roots to leaves, each once, with complete gradients."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,15 +38,15 @@ Order = list[tuple[Node, bool]]
 class PassObserver(Protocol):
     """Is told of each backward pass, in the thread that runs it."""
 
-    def begin_pass(self, order: Order) -> Callable[[Iterable[Any]], Iterable[Any]] | None:
+    def begin_pass(self, order: Order) -> Callable[[Iterable[Any]], Generator[Any]] | None:
         """A pass begins.
 
         Args:
             order: its nodes in the order in which they will run, each with whether it is executed.
 
         Returns:
-            A function that returns an iterable of what it gets, and so learns when each node
-            begins; or None.
+            A function that returns a generator of what it gets, and so learns when each node
+            begins, and by its end when the last has ended or failed; or None.
         """
 
     def end_pass(self) -> None:
@@ -112,18 +112,15 @@ def run(
             buffers.add(node, output_nr, grad)
     # Masked: Ctrl-C must not keep a pass from ending that has begun.
     with masked, ExitStack() as cleanup:
-        steps: Iterable[tuple[Node, bool]] = order
+        steps: Any = order
         for observer in observers:
             watch = observer.begin_pass(order)
             cleanup.callback(observer.end_pass)
             if watch is not None:
                 steps = watch(steps)
-        cleanup.callback(setattr, override_state, "enabled", override_state.enabled)
+                cleanup.callback(steps.close)
+        cleanup.callback(_end, _Settings(), override_state.enabled, state.passes)
         override_state.enabled = override_state.is_batched_pass
-        settings = _Settings()
-        cleanup.callback(settings.restore)
-        cleanup.callback(end_pass)
-        cleanup.callback(setattr, state, "passes", state.passes)
         state.passes = (*state.passes, backward_pass)
         any_packed = _announce_order(order, cleanup)
         grad_mode.state.set(create_graph, grad_mode.state.inference)
@@ -169,6 +166,16 @@ def release(roots: Sequence[Node], targets: Sequence[Edge]) -> None:
     for node, execute in _order(roots, targets, False)[0]:
         if execute:
             node.release()
+
+
+def _end(settings: "_Settings", overrides_enabled: bool, passes: tuple[_Pass, ...]) -> None:
+    """Restore what a pass has set for this thread."""
+    state.passes = passes
+    try:
+        end_pass()
+    finally:
+        settings.restore()
+        override_state.enabled = overrides_enabled
 
 
 class _Settings:

@@ -312,6 +312,8 @@ def _root_gradient(edge: Edge, grad: "Tensor | None", index: int, caller: str) -
     node, output_nr = edge
     assert node is not None
     shape, dtype = node.output_metadata[output_nr]
+    if grad is None and dtype.kind == "f" and not shape:
+        return wrap(np.array(1, dtype))
     root = f"{dtype.name} tensor of shape {list(shape)}"
     if grad is None:
         if prod(shape) != 1:

@@ -1,8 +1,8 @@
 """Nodes: the vertices of the autograd graph."""
 
 import itertools
+from _thread import RLock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ReferenceType, ref
@@ -258,7 +258,7 @@ class AccumulateGrad(Node):
     The leaf references its node weakly and the node its leaf strongly, so there is no cycle.
     """
 
-    has_hooks = True  # the leaf may have some
+    _has_own_hooks = False
 
     def __init__(self, variable: "Tensor") -> None:
         super().__init__()
@@ -269,6 +269,20 @@ class AccumulateGrad(Node):
     @property
     def variable(self) -> "Tensor":
         return self._variable
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether the node or its leaf may have hooks."""
+        return self._has_own_hooks or self._variable._hooks is not None
+
+    @has_hooks.setter
+    def has_hooks(self, value: bool) -> None:
+        self._has_own_hooks = value
+
+    @property
+    def runs_user_code(self) -> bool:  # type: ignore[override]
+        """Whether the leaf may have hooks that `run` calls."""
+        return self._variable._post_accumulate_hooks is not None
 
     def name(self) -> str:
         return "AccumulateGrad"
@@ -283,6 +297,12 @@ class AccumulateGrad(Node):
         """Make `tensor` a leaf whose gradient this node accumulates."""
         tensor._requires_grad = True
         tensor._accumulator = ref(self)
+
+    def run_unrecorded(self, grads: list[Gradient]) -> Gradients:  # type: ignore[override]
+        """Run as `run` does; empty the list, so that the leaf may keep the gradient's memory."""
+        final = as_tensors(grads)
+        grads.clear()
+        return self.run(final)
 
     def run(self, grads: Grads) -> Grads:
         """Add the gradient to the leaf's; copy the first one if other code may hold it, too."""
@@ -308,33 +328,35 @@ class AccumulateGrad(Node):
         is_ours = is_sole_owner(grads)
         (grad,) = grads
         assert grad is not None
+        total = leaf._grad
         if not isinstance(grad._array, np.ndarray):
-            leaf.grad = _with_sparse(leaf.grad, grad)
-        elif leaf.grad is None:
+            leaf.grad = _with_sparse(total, grad)
+        elif total is None:
             is_plain = grad._grad_fn is None and not grad_mode.state.grad_enabled
             is_kept = is_ours and is_plain and grad._array.flags.c_contiguous
             # A tensor of its own: a Function may return a parameter.
             leaf.grad = wrap(grad._array, grad._storage) if is_kept else _copy(grad, leaf)
-        elif metadata(leaf.grad).shape != grad._array.shape:
+        elif (spec := metadata(total)).shape != grad._array.shape:
             raise RuntimeError(
                 f"the gradient of a leaf must have the shape of its .grad, got a {describe(grad)} "
-                f"for a {describe(leaf.grad)}; set .grad to None after changing a leaf's shape"
+                f"for a {describe(total)}; set .grad to None after changing a leaf's shape"
             )
-        elif not isinstance(metadata(leaf.grad), np.ndarray):
-            leaf.grad = grad + leaf.grad  # the second is sparse, the sum is not
-        elif grad_mode.state.grad_enabled or 0 in metadata(leaf.grad).strides:
+        elif not isinstance(spec, np.ndarray):
+            leaf.grad = grad + total  # the second is sparse, the sum is not
+        elif grad_mode.state.grad_enabled or 0 in spec.strides:
             # With create_graph, as in PyTorch even where this gradient has no history; or the
             # elements of an expanded .grad share memory.
-            leaf.grad = leaf.grad + grad
+            leaf.grad = total + grad
         else:
-            leaf.grad._storage.write(self.name())
-            total = leaf.grad._array
+            total._storage.write(self.name())
+            array = total._array
             previous = ignore_float_errors()
             try:
-                np.add(total, grad._array, out=total)
+                np.add(array, grad._array, out=array)
             finally:
                 restore_float_errors(previous)
-        leaf.grad._storage.role = "gradients"
+        assert leaf._grad is not None
+        leaf._grad._storage.role = "gradients"
 
 
 def _copy(grad: "Tensor", leaf: "Tensor") -> "Tensor":

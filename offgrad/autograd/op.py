@@ -326,7 +326,7 @@ class Op(Node):
         return not (
             self._on_arrays
             or _modes.grad_enabled
-            or _observers
+            or observers
             or meters
             or type(grad) is not TensorBase.tensor_class
             or type(grad._array) is not _ndarray
@@ -416,29 +416,29 @@ OpObserver: TypeAlias = Callable[..., list[Any]]
 """
 
 _plain_apply = Op.__dict__["_apply"]
-_observers: list[OpObserver] = []
+observers: list[OpObserver] = []
 _observers_lock = MaskedLock(reentrant=True)
 
 
 def add_op_observer(observer: OpObserver) -> None:
     """Run all operations through `observer`, around the observers before it."""
     with _observers_lock:
-        _observers.append(observer)
+        observers.append(observer)
         _apply_observed()
 
 
 def remove_op_observer(observer: OpObserver) -> None:
     """Undo one `add_op_observer`."""
     with _observers_lock:
-        if observer in _observers:
-            _observers.remove(observer)
+        if observer in observers:
+            observers.remove(observer)
         _apply_observed()
 
 
 def _apply_observed() -> None:
     """Give `Op` the method that runs operations; without observers, the plain one."""
     apply = _plain_apply.__func__
-    for observer in _observers:
+    for observer in observers:
         apply = partial(observer, apply)
     observed = apply
 
@@ -446,7 +446,7 @@ def _apply_observed() -> None:
         result: list[Any] = observed(cls, inputs, parameters)
         return result
 
-    Op._apply = classmethod(_apply) if _observers else _plain_apply  # type: ignore[method-assign, assignment]
+    Op._apply = classmethod(_apply) if observers else _plain_apply  # type: ignore[method-assign, assignment]
 
 
 def _separate_aliases(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:

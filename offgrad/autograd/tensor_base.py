@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _new, _ndarray = object.__new__, np.ndarray  # looked up once: every operation wraps its results
 
 
+plain_classes: "set[type[TensorBase]]" = set()
+"""`offgrad.Tensor` and the classes of which operations make tensors of it, as of parameters."""
+
+
 class TensorBase:
     """The data of a tensor."""
 

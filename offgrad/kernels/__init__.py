@@ -137,7 +137,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     )
     from offgrad.kernels._piecewise import elu, elu_backward, logit_backward, two_slopes_backward
     from offgrad.kernels._prelu import prelu, prelu_backward
-    from offgrad.kernels._products import allow_split_products, matmul
+    from offgrad.kernels._products import DIRECT_COST, allow_split_products, matmul
     from offgrad.kernels._rectifiers import (
         angle,
         clip,
@@ -211,6 +211,7 @@ from offgrad.memory import meta as _meta_arrays
 __all__ = [
     "ARITHMETIC",
     "CtcTargets",
+    "DIRECT_COST",
     "MIN_LENGTH",
     "PairLoss",
     "Sampling",

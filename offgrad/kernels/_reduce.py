@@ -280,6 +280,9 @@ def _of_columns(write: Any, row: Array, result: Array, grad: Array, out: Array) 
     return lambda i, j: write(row[i:j], result, grad, out[i:j])
 
 
+_FEW_ROWS, _FEW_ELEMENTS = 64, 8192  # which NumPy adds up, row by row, before a loop has begun
+
+
 @in_float32("out")
 def sum_rows(x: Array, out: Array) -> None:
     """Write the sum of x's rows into `out`: x [..., C], out [C]; 0 without rows.
@@ -293,6 +296,9 @@ def sum_rows(x: Array, out: Array) -> None:
         raise ValueError(
             f"sum_rows' out must have one element per column ({cols}), got {out.shape}"
         )
+    if count <= _FEW_ROWS and a.size <= _FEW_ELEMENTS and a.dtype == out.dtype:
+        _add_up_few(a, out)
+        return
     if not uses_numba(a, out):
         _sum_rows_numpy(a, out)
         return
@@ -311,6 +317,11 @@ def sum_rows(x: Array, out: Array) -> None:
     parallel_for(loop, down * across, min(count, _BLOCK_ROWS) * width, merge=True)
     if down > 1:
         sum_rows(sums, out)
+
+
+@np.errstate(all="ignore")
+def _add_up_few(x: Array, out: Array) -> None:
+    np.add.reduce(x, axis=0, out=out)
 
 
 @np.errstate(all="ignore")

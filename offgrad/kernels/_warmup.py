@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from offgrad import kernels
-from offgrad.kernels import _jit
+from offgrad.kernels import _bfloat16_tiles, _jit
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._elementary import LOOPS
 from offgrad.kernels._shared_ranges import Cells
@@ -65,7 +65,7 @@ class Cache(NamedTuple):
 
     Attributes:
         cached: loops of which some types have been compiled, for this version of offgrad.
-        loops: all loops.
+        loops: all that this CPU can run.
         folder: of the cache; None if compiled loops cannot be cached.
     """
 
@@ -78,7 +78,11 @@ def cache() -> Cache:
     """Look at the cache, without compiling."""
     for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
         importlib.import_module(module.name)
-    found = [loop.cache() for loop in _jit.loops]
+    extensions = _bfloat16_tiles.instructions()
+    beyond = set() if extensions else {"bfloat16_product_loop"}
+    if extensions != "amx":
+        beyond.add("split_product_loop")
+    found = [loop.cache() for loop in _jit.loops if loop.function.__qualname__ not in beyond]
     folders = [folder for folder, _ in found]
     folder = None if None in folders else folders[0]
     return Cache(sum(is_cached for _, is_cached in found), len(found), folder)
@@ -508,7 +512,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     ),
     "dropout": _elementwise(kernels.dropout, 1, 0.5, 0),
     "sum of rows": _all(
-        lambda x: kernels.sum_rows(x, x[0].copy()),
+        lambda x: kernels.sum_rows(np.tile(x, (500, 1)), x[0].copy()),
     ),
     "squared deviations": _all(
         lambda x: kernels.squared_deviations(x, x[0].copy(), 0, x[0].copy()),

@@ -219,6 +219,8 @@ class Storage:
 
     def export(self) -> None:
         """Prepare for changes through a NumPy array, which versions do not count."""
+        if not self.root.flags.writeable:
+            return  # as of numbers that operations share
         self.exported = True
         for reference in tuple(self.pending_writes):
             pending = reference()

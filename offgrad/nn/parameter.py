@@ -7,7 +7,7 @@ import numpy as np
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.override_state import disabled_torch_function
-from offgrad.autograd.tensor_base import TensorBase
+from offgrad.autograd.tensor_base import TensorBase, plain_classes
 from offgrad.ops._core.device import Device, is_meta
 
 __all__ = [
@@ -56,6 +56,9 @@ class Parameter(Tensor, metaclass=_ParameterMeta):
 
     def __repr__(self, **options: Any) -> str:
         return f"Parameter containing:\n{super().__repr__(**options)}"
+
+
+plain_classes.add(Parameter)
 
 
 def _new(kind: type[Any], source: TensorBase, requires_grad: bool) -> Any:

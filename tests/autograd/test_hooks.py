@@ -257,3 +257,35 @@ def test_hooks_are_no_saved_values_of_their_node() -> None:
     assert [each for each in dir(node) if each.startswith("_saved")] == [
         each for each in before if each.startswith("_saved")
     ]
+
+
+def test_settings_of_a_leaf_s_hook_end_with_its_node() -> None:
+    x, y = offgrad.ones(2, requires_grad=True), offgrad.ones(2, requires_grad=True)
+
+    def switch(leaf: Tensor) -> None:
+        handle.remove()
+        offgrad.set_grad_enabled(True)
+
+    handle = y.register_post_accumulate_grad_hook(switch)
+    modes = []
+    x.register_hook(lambda grad: modes.append(offgrad.is_grad_enabled()))
+    (x * 2 * y).sum().backward()
+    assert modes == [False]
+
+
+def test_a_hook_of_a_leaf_registered_between_two_passes_runs() -> None:
+    x = offgrad.ones(2, requires_grad=True)
+    loss = (x * 2).sum()
+    loss.backward(retain_graph=True)
+    handle = x.register_hook(lambda grad: grad * 10)
+    loss.backward(retain_graph=True)
+    assert x.grad is not None
+    assert x.grad.tolist() == [22, 22]
+    handle.remove()
+    loss.backward()
+    assert x.grad.tolist() == [24, 24]
+    node = offgrad.autograd.graph.get_gradient_edge(x).node
+    seen = []
+    node.register_prehook(lambda grads: seen.append(grads[0].tolist()))
+    (x * 3).sum().backward()
+    assert seen == [[3, 3]]

@@ -65,3 +65,18 @@ def test_every_cheap_operation_is_recomputed() -> None:
         and cls not in run
     }
     assert not missing
+
+
+def test_a_number_that_the_program_has_seen_does_not_end_recomputation() -> None:
+    x = offgrad.rand(2, 3).requires_grad_()
+    saved: Any = (x * 3.5).grad_fn
+    number = saved._saved_other.numpy()
+    assert number == 3.5
+    with pytest.raises(ValueError, match="read-only"):
+        number[...] = 4
+    with PoolStore() as store:
+        session = offgrad.offload([Recompute(64, min_nbytes=0), Offload(store, min_nbytes=0)])
+        with session:
+            node: Any = ((x * 3.5) * offgrad.ones(2, 3).requires_grad_()).grad_fn
+        assert node._saved_self.equal(x * 3.5)
+        assert session.ledger.recomputes == 1

@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
-from offgrad.autograd.op import Array, Op
+from offgrad.autograd.op import Array, Op, observers
 from offgrad.autograd.saved_tensor import targets
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops._core.inplace_forms import is_general, is_recorded
@@ -57,7 +57,7 @@ class Update(Op):
     @classmethod
     def _may_change(cls, target: "Tensor", name: str, inputs: "tuple[Tensor | None, ...]") -> bool:
         """Return whether this operation may write its result over `target` at once."""
-        if inputs[0] is not target or name != cls.in_place_name or is_general(target):
+        if inputs[0] is not target or name != cls.in_place_name or observers or is_general(target):
             return False
         array = target._array
         return array.flags.c_contiguous and not any(

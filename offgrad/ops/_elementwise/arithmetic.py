@@ -1,5 +1,6 @@
 """Arithmetic of two tensors, broadcasting as NumPy does, promoting types as PyTorch does."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from offgrad.ops._core.broadcasting import (
     operands,
     rounded_once,
 )
+from offgrad.ops._core.direct import Direct, direct_result, fit_elementwise
 from offgrad.ops._core.dtypes import (
     TensorLike,
     as_factor,
@@ -184,12 +186,21 @@ def _checked_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> Any:
     return as_factor(alpha, dtype, where)
 
 
+_ADD, _SUB, _MUL, _DIV = (
+    Direct(op, fit_elementwise, partial(ufunc, order="C"), takes_dtype=True)
+    for op, ufunc in ((Add, np.add), (Sub, np.subtract), (Mul, np.multiply), (Div, np.divide))
+)
+
+
 def add(input: TensorLike, other: TensorLike, *old: Any, alpha: Any = 1) -> "Tensor":
     """Return ``input + alpha * other``; PyTorch's old ``add(input, alpha, other)`` warns."""
     if old:
         input, other, alpha = from_old("add", 2, ("alpha",), input, other, *old)
+    is_plain = type(alpha) is int and alpha == 1
+    if is_plain and (result := direct_result(_ADD, input, other)) is not None:
+        return result
     a, b, dtype = operands("add", input, other)
-    if type(alpha) is not int or alpha != 1:
+    if not is_plain:
         alpha = _checked_alpha(alpha, dtype, "add")
     try:
         return Add.apply(a, b, dtype=dtype, alpha=alpha)
@@ -205,11 +216,14 @@ def sub(input: TensorLike, other: TensorLike, *old: Any, alpha: Any = 1) -> "Ten
     """
     if old:
         input, other, alpha = from_old("sub", 2, ("alpha",), input, other, *old)
+    is_plain = type(alpha) is int and alpha == 1
+    if is_plain and (result := direct_result(_SUB, input, other)) is not None:
+        return result
     if not isinstance(input, TensorBase) and isinstance(other, TensorBase) and alpha == 1:
         return rsub(other, input)
     no_bools(input, other)
     a, b, dtype = operands("sub", input, other)
-    if type(alpha) is not int or alpha != 1:
+    if not is_plain:
         alpha = _checked_alpha(alpha, dtype, "sub")
     try:
         return Sub.apply(a, b, dtype=dtype, alpha=alpha)
@@ -235,6 +249,8 @@ def mul(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * other``."""
     if not isinstance(input, TensorBase):
         input, other = other, input  # as PyTorch: `factors` leaves the second one exact
+    if (result := direct_result(_MUL, input, other)) is not None:
+        return result
     a, b, dtype = factors("mul", input, other)
     return Mul.apply(a, b, dtype=dtype)
 
@@ -249,6 +265,8 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
         return rounded_div(input, other, rounding_mode)
     if not isinstance(input, TensorBase) and isinstance(other, TensorBase):
         return mul(other.reciprocal(), input)  # as PyTorch, to the last bit
+    if (result := direct_result(_DIV, input, other)) is not None:
+        return result
     a, b, dtype = factors("div", input, other)
     if category(dtype) < 2:
         a, b, dtype = floats("div", input, other)

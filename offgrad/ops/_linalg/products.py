@@ -13,6 +13,7 @@ from offgrad.ops._core.broadcasting import (
     broadcast_shape,
     conj,
 )
+from offgrad.ops._core.direct import Direct, direct_result
 from offgrad.ops._core.dtypes import check_tensor, not_implemented, shape_error
 from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 from offgrad.ops._reduction.sums import sum_to_size
@@ -211,6 +212,21 @@ def check_factors(where: str, *tensors: "Tensor") -> None:
         raise not_implemented(where, first, "convert to a number")
 
 
+def _are_small_factors(a: Any, b: Any) -> bool:
+    return (
+        type(a) is type(b)
+        and a.ndim == b.ndim == 2
+        and a.shape[1] == b.shape[0]
+        and a.shape[0] * b.size <= kernels.DIRECT_COST
+        and max(a.shape[0] * b.shape[1], b.size) * a.itemsize < memory.POOL_THRESHOLD
+        and a.flags.c_contiguous
+        and b.flags.c_contiguous
+    )
+
+
+_MATMUL = Direct(Mm, _are_small_factors, np.matmul, takes_dtype=False)
+
+
 @lower_precision
 def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return the matrix product over batches; a vector counts as a row or a column.
@@ -218,6 +234,8 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     Raises:
         RuntimeError: if the inner sizes or the dtypes differ.
     """
+    if (result := direct_result(_MATMUL, input, other)) is not None:
+        return result
     try:
         return _product(input, other, "matmul")
     except SparseRefusalError:

@@ -211,7 +211,10 @@ def attend(
 def _projected(query: "Tensor", key: "Tensor", value: "Tensor", weights: _Weights) -> Any:
     """Return query, key and value, projected; by as few products as possible."""
     width = metadata(query).shape[-1]
+    weight: Any = weights.in_proj_weight
     bias = weights.in_proj_bias
+    if query is key and key is value and not weights.is_separate:
+        return linear(query, weight, bias).chunk(3, -1)
     biases = (None, None, None) if bias is None else bias.chunk(3)
     if weights.is_separate:
         separate: Any = weights.q_proj_weight, weights.k_proj_weight, weights.v_proj_weight
@@ -219,9 +222,6 @@ def _projected(query: "Tensor", key: "Tensor", value: "Tensor", weights: _Weight
             linear(each, weight, b)
             for each, weight, b in zip((query, key, value), separate, biases, strict=True)
         ]
-    weight: Any = weights.in_proj_weight
-    if query is key and key is value:
-        return linear(query, weight, bias).chunk(3, -1)
     if key is value:
         q = linear(query, weight[:width], biases[0])
         both = linear(key, weight[width:], None if bias is None else bias[width:])

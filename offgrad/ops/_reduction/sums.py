@@ -7,6 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad._dtype import type_name
+from offgrad.autograd.node import Gradients, as_tensors
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory.meta import MetaArray, as_meta
@@ -67,8 +68,27 @@ class Reduction(Op):
         )
 
     def expanded(self, reduced: "Tensor") -> "Tensor":
-        """Return a tensor of the result's shape as a view that broadcasts to the input's."""
+        """Return a tensor of the result's shape as a view that broadcasts to the input's.
+
+        In a `backward` that runs on arrays, return an array of its own.
+        """
+        if self._on_arrays:
+            array: Any = np.asarray(reduced)
+            if not self.keepdim and array.ndim:
+                array = np.expand_dims(array, self.dims)
+            out: Any = memory.empty(self.self_sym_sizes, array.dtype)
+            out[...] = array
+            return out  # type: ignore[no-any-return]
         return self.with_reduced_dims(reduced).expand(self.self_sym_sizes)
+
+    def run_unrecorded(self, grads: Gradients) -> Gradients:
+        """Run `backward` on arrays where the gradient is small; a large one is better a view."""
+        dtype = self.output_metadata[0][1]
+        is_small = product(self.self_sym_sizes) * dtype.itemsize < memory.POOL_THRESHOLD
+        # Counts have too many digits for 16 bits.
+        if is_small and not kernels.is_half(dtype):
+            return super().run_unrecorded(grads)
+        return self.run(as_tensors(grads))
 
     @property
     def count(self) -> int:
@@ -78,6 +98,8 @@ class Reduction(Op):
 
 class Sum(Reduction):
     """The sum over dimensions; keeps nothing."""
+
+    backward_takes_arrays = True
 
     @classmethod
     def with_samples(cls, size: int, parameters: dict[str, Any]) -> dict[str, Any] | None:
@@ -122,6 +144,8 @@ class Nansum(Reduction):
 
 class Mean(Reduction):
     """The mean over dimensions; keeps nothing."""
+
+    backward_takes_arrays = True
 
     def forward(self, x: Array, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
         """Return the mean; NaN over no elements."""
