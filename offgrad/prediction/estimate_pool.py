@@ -41,6 +41,11 @@ def encoded_nbytes(codec: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> in
     return None
 
 
+def has_known_sizes(codec: Any) -> bool:
+    """Return whether the bytes of encoded arrays depend on their shapes and dtypes alone."""
+    return isinstance(codec, GroupInt) or codec.name in (*_HALVES, "packbits", "auto", "none")
+
+
 class CountingStore(AbstractArrayStore):
     """Counts puts and gets, and holds nothing, as a store without threads on a drive.
 
@@ -54,10 +59,7 @@ class CountingStore(AbstractArrayStore):
         self.name = name
         self.codec = None if codec is None or codec.name == "none" else codec
         self.written_nbytes = self.read_nbytes = 0
-        known = (*_HALVES, "packbits", "auto")
-        self.depends_on_values = not (
-            self.codec is None or isinstance(self.codec, GroupInt) or self.codec.name in known
-        )
+        self.depends_on_values = self.codec is not None and not has_known_sizes(self.codec)
         self._serial = 0
 
     def new_handle(self, array: Array, attributes: Mapping[str, object] | None) -> Handle:

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import offgrad_storage
+
 from offgrad.memory.meter import ArrayMeter
 from offgrad.policies import Store
-from offgrad.policies.names import STORES
+from offgrad.policies.names import STORES, store_and_codec
 from offgrad.prediction.drive import Drive
-from offgrad.prediction.simulated_store import SimulatedPool, SimulatedStore
+from offgrad.prediction.estimate_pool import encoded_nbytes, has_known_sizes
+from offgrad.prediction.simulated_store import Encoded, SimulatedPool, SimulatedStore
 from offgrad.session.named_stores import INFLIGHT_NBYTES, MAX_PACK_NBYTES
 from offgrad.session.open_stores import OpenStores
 from offgrad.session.session import OffloadSession
@@ -51,12 +54,23 @@ class SimulatedMemory:
 
 
 class SimulatedStores(OpenStores):
-    """Simulated stores, one for each that a session would open."""
+    """Simulated stores, one for each that a session would open.
+
+    Attributes:
+        unknown_sizes: the stores whose codecs make arrays smaller by an unknown amount; they count
+            as if not encoded.
+
+    Args:
+        drive: of all stores.
+        ratios: returns the encoded bytes for each byte of an array, as measured, from the name of
+            the codec and the array's attributes; 1 if that is not known.
+    """
 
     def __init__(self, drive: Drive, ratios: Callable[[str, Mapping[str, object]], float]) -> None:
         super().__init__(None)
         self._drive, self._ratios = drive, ratios
-        self._simulated: dict[tuple[str, str | None, int], SimulatedStore] = {}
+        self._simulated: dict[tuple[str, str, int], SimulatedStore] = {}
+        self.unknown_sizes: set[str] = set()
 
     def of(
         self,
@@ -64,20 +78,38 @@ class SimulatedStores(OpenStores):
         max_pack_nbytes: int = MAX_PACK_NBYTES,
         inflight_nbytes: int = INFLIGHT_NBYTES,
     ) -> SimulatedStore:
-        store = placement.store
-        name = store if isinstance(store, str) else type(store).__name__
-        is_pool = STORES[name].is_in_memory if name in STORES else name == "PoolStore"
-        key = (name, placement.codec, 0 if is_pool else max_pack_nbytes)
+        store, codec = placement.store, None
+        if isinstance(store, str):
+            name, codec_name = store_and_codec(store, placement.codec)
+            is_pool = STORES[name].is_in_memory
+            codec = None if codec_name is None else offgrad_storage.codec(codec_name)
+        else:
+            name = type(store).__name__
+            is_pool = isinstance(store, offgrad_storage.PoolStore)
+            executor = getattr(store, "_executor", None)
+            codec = None if executor is None else executor._encoder.codec
+            codec_name = None if codec is None else codec.name
+        title = name if codec_name is None else f"{name}:{codec_name}"
+        key = (name, str(codec), 0 if is_pool else max_pack_nbytes)
         if key not in self._simulated:
-            codec, ratio = placement.codec, None
-            if codec is not None:
-
-                def ratio(attributes: Mapping[str, object]) -> float:
-                    return self._ratios(codec, attributes)
-
+            encoded = None if codec_name is None else self._encoder(codec, codec_name, title)
             kind = SimulatedPool if is_pool else SimulatedStore
-            self._simulated[key] = kind(self._drive, key[2], ratio, name in ("zarr", "ZarrStore"))
+            self._simulated[key] = kind(self._drive, key[2], encoded, name in ("zarr", "ZarrStore"))
         return self._simulated[key]
+
+    def _encoder(self, codec: Any, codec_name: str, title: str) -> Encoded:
+        def encoded(array: Any, attributes: Mapping[str, object]) -> int:
+            nbytes: int | None = encoded_nbytes(codec, array.shape, array.dtype)
+            if nbytes is not None:
+                return nbytes
+            ratio = self._ratios(codec_name, attributes)
+            if ratio != 1:
+                return max(1, int(array.nbytes * ratio))
+            if not has_known_sizes(codec):
+                self.unknown_sizes.add(title)
+            return int(array.nbytes)
+
+        return encoded
 
     def moved_nbytes(self) -> tuple[int, int]:
         """Return the bytes written to drives, and read from them, so far: see `StoreStats`."""

@@ -6,7 +6,7 @@ ended, in packs, in packs read back.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import ref
 
 import numpy as np
@@ -19,6 +19,7 @@ from offgrad.prediction.drive import Drive, Job
 from offgrad.session.named_stores import INFLIGHT_NBYTES
 
 Array = NDArray[Any]
+Encoded: TypeAlias = Callable[[Array, Mapping[str, object]], int]
 
 _PACKS_BELOW = 1 << 20
 _MIN_PACK_NBYTES = 256 << 10
@@ -73,7 +74,8 @@ class SimulatedStore(AbstractArrayStore):
     Args:
         drive: shared by all stores on it.
         max_pack_nbytes: as for a real store; 0 for no packs.
-        ratio: returns the encoded bytes for each byte of an array, from its attributes.
+        encoded: returns the bytes of an encoded array, from it and its attributes; None for no
+            codec.
         by_shape: whether packs hold arrays of one shape and dtype, as in Zarr.
     """
 
@@ -81,12 +83,12 @@ class SimulatedStore(AbstractArrayStore):
         self,
         drive: Drive,
         max_pack_nbytes: int = 0,
-        ratio: Callable[[Mapping[str, object]], float] | None = None,
+        encoded: Encoded | None = None,
         by_shape: bool = False,
     ) -> None:
         self._drive = drive
         self._max_pack_nbytes = max_pack_nbytes
-        self._ratio, self._by_shape = ratio, by_shape
+        self._encoded, self._by_shape = encoded, by_shape
         self.puts = 0
         self._inflight_nbytes = self._written_nbytes = self._read_nbytes = 0
         self._packs: dict[Hashable, _Pack] = {}
@@ -97,9 +99,7 @@ class SimulatedStore(AbstractArrayStore):
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
         assert isinstance(array, np.ndarray)
         self._forget_dead()
-        nbytes = array.nbytes
-        if self._ratio is not None:
-            nbytes = max(1, int(nbytes * self._ratio(attributes or {})))
+        nbytes = self._encoded_nbytes(array, attributes)
         entry = _Entry(array, nbytes)
         self.puts += 1
         handle = Handle(self, entry)  # type: ignore[arg-type]
@@ -109,6 +109,9 @@ class SimulatedStore(AbstractArrayStore):
             self._wait_for_room(array.nbytes)
             self._queue(handle, entry, array)
         return handle
+
+    def _encoded_nbytes(self, array: Array, attributes: Mapping[str, object] | None) -> int:
+        return array.nbytes if self._encoded is None else self._encoded(array, attributes or {})
 
     def get(self, handle: Handle, out: Array | None = None) -> Array:
         self._forget_dead()
@@ -344,10 +347,9 @@ class SimulatedPool(SimulatedStore):
 
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
         assert isinstance(array, np.ndarray)
-        ratio = 1.0 if self._ratio is None else self._ratio(attributes or {})
-        entry = _Entry(array, int(array.nbytes * ratio))
+        entry = _Entry(array, self._encoded_nbytes(array, attributes))
         handle = Handle(self, entry)  # type: ignore[arg-type]
-        if ratio == 1.0:
+        if entry.payload_nbytes == array.nbytes:
             handle._source = memory.empty(array.shape, array.dtype)
         else:
             handle._source = memory.empty((entry.payload_nbytes,), np.uint8)

@@ -50,6 +50,7 @@ class Replay:
             small arrays count once they are in a pack, which is written when it is full.
         kept_nbytes: of saves that the policy keeps.
         reads: of arrays from stores, by op, slot and module of their first save.
+        notes: what the figures cannot know.
     """
 
     policy: str
@@ -61,6 +62,7 @@ class Replay:
     read_nbytes: int
     kept_nbytes: int
     reads: Mapping[tuple[str, str, str], int] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()
 
 
 def replay(
@@ -199,6 +201,10 @@ class _Run:
             read_nbytes=read_now - read,
             kept_nbytes=self._kept_nbytes,
             reads=self._reads() - reads,
+            notes=tuple(
+                f"{each}: bytes after encoding depend on values; counted as if not encoded"
+                for each in sorted(self._stores.unknown_sizes)
+            ),
         )
 
     def saved_array(self, number: int) -> SavedArray:

@@ -48,7 +48,7 @@ def replay(
     FILE is written by offgrad profile --saves, by save() of a profile with saves=True, or by
     Recording.save. The policies decide on the recorded tensors as they would in
     training. The table has the peak of tensor memory, the time of a step, the part of it that waits
-    for stores, and the bytes that go to the drive.
+    for stores, and the bytes that go to the drive. The time that codecs take is not counted.
 
     The drive is measured once for each device, and remembered; --bandwidth is instead of that.
 
@@ -71,7 +71,7 @@ def replay(
     machine = machine_for(bandwidth, directory)
     results = [replay_policy(loaded, each, machine=machine) for each in policies or _DEFAULTS]
     names = [str(each) for each in policies or _DEFAULTS]
-    console = Console()
+    console = Console(emoji=False)
     console.print(
         f"{recording}: {len(loaded.saves)} saved tensors, {format_nbytes(loaded.saved_nbytes)}; "
         f"the drive writes {_rate(machine.write_rate)} and reads {_rate(machine.read_rate)}",
@@ -80,7 +80,8 @@ def replay(
         soft_wrap=True,
     )
     print_table(console, table(names, results))
-    for line in unmatched:
+    notes = dict.fromkeys(note for each in results for note in each.notes)
+    for line in (*notes, *unmatched):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
 
@@ -146,4 +147,4 @@ def table(names: list[str], results: list[Replay]) -> Table:
 
 
 def _rate(rate: float) -> str:
-    return f"{rate / 1e9:.2g} GB/s"
+    return f"{float(f'{rate / 1e9:.2g}'):g} GB/s"
