@@ -119,7 +119,12 @@ def as_text(shown: "RenderableType") -> str:
     stream = io.StringIO()
     # Otherwise a console in a notebook displays the table there, and writes nothing here.
     console = Console(
-        file=stream, width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False
+        file=stream,
+        width=WIDTH,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        emoji=False,
     )
     console.print(shown)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import operator
 import os
 import random
 import re
@@ -118,7 +119,7 @@ def save(
 
     Args:
         path: of the file; with `step` of a folder, which gets a file for each step.
-        step: the number of steps done; `load` returns it as ``"step"``.
+        step: the number of steps done, from 0; `load` returns it as ``"step"``.
         keep_last: how many files stay in the folder; None for all. Needs `step`.
         background: return as soon as the state is captured; a thread writes the file. Paged tensors
             are captured in their store, and others copied in memory. The next `save` waits for this
@@ -130,10 +131,24 @@ def save(
         The save; its ``wait()`` returns the path once the file is written.
 
     Raises:
-        ValueError: `keep_last` without `step`, or below 1; a name that is taken.
-        TypeError: the state has a NumPy array, which `load` would refuse.
+        ValueError: `keep_last` without `step`, or below 1; a `step` below 0; a name that is taken.
+        TypeError: a `step` that is no int; the state has a NumPy array, which `load` would refuse.
         OSError, StoreError: the file cannot be written; older files are as before.
+        RuntimeError: the file's folder does not exist; with `step`, it is made.
     """
+    if step is not None:
+        try:
+            step = operator.index(step)
+        except TypeError:
+            raise TypeError(
+                f"step is a number of steps done, an int, got a {type(step).__name__}"
+            ) from None
+        if step < 0:
+            raise ValueError(f"step is a number of steps done, from 0, got {step}")
+    elif Path(path).is_dir():
+        raise IsADirectoryError(
+            f"{path} is a folder: give step=, for a file of that step in it, or the path of a file"
+        )
     if keep_last is not None and (step is None or keep_last < 1):
         raise ValueError(
             f"keep_last is a number of files from 1 in a folder, and needs step=, got {keep_last}"
@@ -192,7 +207,9 @@ def latest(path: AnyPath) -> Path:
         files = _numbered(place)
         if files:
             return files[-1]
-        raise FileNotFoundError(f"no checkpoint is in {place}: it has no file checkpoint-*.pt")
+        raise FileNotFoundError(
+            f"no checkpoint is in {place}: it has no file such as checkpoint-00000001.pt"
+        )
     if not place.exists():
         raise FileNotFoundError(f"there is no checkpoint {place}")
     return place
@@ -210,8 +227,16 @@ def load(path: AnyPath, *, random_states: bool = True, **state: Any) -> dict[str
     Raises:
         FileNotFoundError: there is no checkpoint.
         KeyError: it lacks a name of `state`; nothing is loaded.
-        RuntimeError: the file is corrupt; nothing is loaded.
+        TypeError: an object has no ``load_state_dict()``; nothing is loaded.
+        RuntimeError: the file is corrupt; nothing is loaded. Also as an object's own
+            ``load_state_dict()``; objects before it are loaded then.
     """
+    for name, each in state.items():
+        if not callable(getattr(each, "load_state_dict", None)):
+            raise TypeError(
+                f"load() loads into objects with load_state_dict(), but {name} has the type "
+                f"{type(each).__name__}; load() returns other values by name"
+            )
     place = Path(path).resolve()
     for folder in (place, place.parent):
         if folder in _last_saves:

@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import NoReturn
@@ -23,6 +24,7 @@ __all__ = ["main"]
 
 # For the exit status shells add 128 to the signal's number.
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_PAUSE_SECONDS = 0.05  # until a dropped signal is sent again
 
 
 class _Stopped(BaseException):
@@ -118,20 +120,37 @@ def _discard_output() -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Make the first Ctrl-C or SIGTERM raise; later ones must not interrupt the clean-up."""
+    """Make the first Ctrl-C or SIGTERM raise; later ones must not interrupt the clean-up.
+
+    Python prints and drops what is raised in a finalizer, or in a callback of C as when a compiled
+    loop is loaded. The signal is sent again then.
+    """
     previous_handlers = {each: signal.getsignal(each) for each in _SIGNALS}
+    # A shell starts background jobs with Ctrl-C ignored.
+    handled = [each for each, handler in previous_handlers.items() if handler != signal.SIG_IGN]
+    previous_hook = sys.unraisablehook
 
     def stop(signum: int, frame: object) -> NoReturn:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         raise _Stopped(signum)
 
-    for each, handler in previous_handlers.items():
-        # A shell starts background jobs with Ctrl-C ignored.
-        if handler != signal.SIG_IGN:
+    def send_again(dropped: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(dropped.exc_value, _Stopped):
+            previous_hook(dropped)
+            return
+        for each in handled:
             signal.signal(each, stop)
+        again = threading.Timer(_PAUSE_SECONDS, signal.raise_signal, [dropped.exc_value.signum])
+        again.daemon = True
+        again.start()
+
+    for each in handled:
+        signal.signal(each, stop)
+    sys.unraisablehook = send_again
     try:
         yield
     finally:
+        sys.unraisablehook = previous_hook
         for each, handler in previous_handlers.items():
             signal.signal(each, handler)

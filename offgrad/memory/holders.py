@@ -112,19 +112,19 @@ def _remedies(by_purpose: "Counter[str]", requested: int, is_kept_by_policy: boo
     groups: Counter[str] = Counter()
     for purpose, nbytes in by_purpose.items():
         groups[_GROUPS.get(purpose, purpose)] += nbytes
-    known = False
+    known = says_smaller = False
     for group, nbytes in groups.most_common():
         if nbytes < _MIN_PART * groups.total():
             break
         if group == SAVED:
-            known = True
+            known = says_smaller = True
             yield _KEPT_BY_POLICY if is_kept_by_policy else _KEPT_WITHOUT_SESSION
         elif group == _LASTING:
             known = True
             yield _paging_remedy() or _lasting_remedy(by_purpose)
         elif group in _REMEDIES:
             known = True
-            yield _REMEDIES[group]
+            yield _DROP if group == OTHER_TENSORS and says_smaller else _REMEDIES[group]
     if not known:
         yield "Make the batch smaller."
         yield from filter(None, [_paging_remedy()])
@@ -157,15 +157,16 @@ _KEPT_BY_POLICY = (
     "The policy of the session keeps the tensors saved for backward in memory: choose one that "
     "stores them, such as offgrad.offload('disk'), or make the batch smaller."
 )
+_DROP = (
+    "Drop tensors that the program no longer needs; without backward, compute under "
+    "offgrad.no_grad()."
+)
 _REMEDIES = {
     "copies in the pool store": (
         "A pool store is memory, too: use offgrad.offload('disk') or offgrad.offload('zarr')."
     ),
     "prefetched for backward": "Read less ahead: offgrad.offload(..., prefetch_nbytes='4MiB').",
-    OTHER_TENSORS: (
-        "Make the batch smaller, and drop tensors that the program no longer needs; without "
-        "backward, compute under offgrad.no_grad()."
-    ),
+    OTHER_TENSORS: f"Make the batch smaller. {_DROP}",
 }
 
 counter.describe = describe

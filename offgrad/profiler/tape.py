@@ -6,7 +6,7 @@ Memory changes in any thread, also inside garbage collections, so that noting an
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from time import monotonic, perf_counter
 from typing import Any
@@ -306,7 +306,9 @@ class Tape:
 
     # Phases
 
-    def begin_pass(self, order: engine.Order) -> Callable[[Iterable[Any]], Iterable[Any]] | None:
+    def begin_pass(
+        self, order: engine.Order
+    ) -> Callable[[Iterable[Any]], Generator[Any, None, None]] | None:
         """A backward pass begins; see `engine.PassObserver`."""
         if not self._is_detailed:
             self._begin_plain_pass()
@@ -329,7 +331,9 @@ class Tape:
         self._phases.end_pass()
         self._note_names(self._names.gradients())
 
-    def _watch(self, order: Iterable[tuple[Node, bool]]) -> Iterator[tuple[Node, bool]]:
+    def _watch(
+        self, order: Iterable[tuple[Node, bool]]
+    ) -> Generator[tuple[Node, bool], None, None]:
         running, note = self._threads.running, self.events.append
         thread, outer = running.thread, running.node
         saves: list[SavedTensor] = []

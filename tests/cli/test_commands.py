@@ -1,8 +1,12 @@
 """What all commands of `offgrad` have in common."""
 
+import ast
+import ctypes
 import os
+import signal
 import subprocess
 import sys
+import time
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import offgrad
+from offgrad import cli
 from offgrad._display import Name, folded
 from offgrad.cli import _COMMANDS, main
 from offgrad.cli.terminal import any_encoding, print_table
@@ -217,3 +222,46 @@ def test_an_impossible_folder_is_refused_in_one_line(
     assert (status, text) == (2, "")
     assert errors.startswith("offgrad: ")
     assert errors.count("\n") == 1
+
+
+def test_no_console_reads_names_as_emoji() -> None:
+    """A module ``models:train`` is no picture of a train."""
+    package = Path(offgrad.__file__).parent
+    consoles = [
+        (file.name, node)
+        for file in package.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        and node.func.id == "Console"
+    ]  # fmt: skip
+    assert len(consoles) > 5
+    for name, console in consoles:
+        options = {each.arg: ast.unparse(each.value) for each in console.keywords}
+        assert options.get("emoji") == "False", name
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_a_callback_of_c_is_not_lost(signum: signal.Signals) -> None:
+    """Numba loads compiled loops with such callbacks, and Python drops what they raise."""
+    callback = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signum))
+    before = signal.getsignal(signum)
+
+    def work() -> None:
+        callback()
+        time.sleep(20)
+
+    with pytest.raises(cli._Stopped) as stopped, cli._signals():
+        work()
+    assert stopped.value.signum == signum
+    assert signal.getsignal(signum) is before
+
+
+def test_other_errors_in_callbacks_are_shown_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("shown")
+
+    seen: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: seen.append(str(dropped.exc_value)))
+    with cli._signals():
+        ctypes.CFUNCTYPE(None)(fail)()
+    assert seen == ["shown"]

@@ -162,7 +162,7 @@ def test_copies_in_a_pool_are_memory() -> None:
 def test_inputs_are_to_be_smaller() -> None:
     text = message(fill, 8 * MIB)
     assert held(text, "inputs and other tensors") == 8 * MIB
-    assert "Make the batch smaller, and drop tensors that the program no longer needs" in text
+    assert "Make the batch smaller. Drop tensors that the program no longer needs" in text
     assert DISK not in text
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import json
 import pickle
 from collections.abc import AsyncIterator, Iterator
@@ -451,3 +452,22 @@ def test_resident_memory_shows_what_the_allocator_does_not_see() -> None:
     growth = sampled["rss_nbytes"][-1] - sampled["rss_nbytes"][0]
     assert len({len(each) for each in sampled.values()}) == 1
     assert abs(growth - tensor.nbytes - len(array[0])) < resolution
+
+
+def test_an_error_in_backward_ends_the_watch_of_its_pass() -> None:
+    x = offgrad.ones(300, 300, requires_grad=True)
+
+    def fail(grad: offgrad.Tensor) -> None:
+        raise ValueError("a hook")
+
+    x.register_hook(fail)
+    with profile(), pytest.raises(ValueError, match="a hook") as failure:
+        (x * 2).sum().backward()
+    # The error holds the frames of the pass, and these hold the generator that watches it.
+    watches = [
+        each
+        for each in gc.get_objects()
+        if inspect.isgenerator(each) and each.__qualname__ == "Tape._watch"
+    ]
+    assert failure.value is not None
+    assert [each.gi_frame for each in watches] == [None] * len(watches)

@@ -70,7 +70,7 @@ def bench_storage(
     if drive["free_nbytes"] < _MIN_FREE_NBYTES:
         free = format_nbytes(drive["free_nbytes"])
         raise BadValue(f"{folder} has {free} free; {format_nbytes(_MIN_FREE_NBYTES)} are needed")
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         with console.status("Measuring a step of a GPT; its kernels may have to be compiled"):
             workload = measure_workload()
@@ -80,7 +80,7 @@ def bench_storage(
     if as_json:
         click.echo(json.dumps(report.as_json(found, workload, os.fspath(folder)), indent=1))
     else:
-        report.print_tables(Console(), found, workload, drive)
+        report.print_tables(Console(emoji=False), found, workload, drive)
     return 0
 
 

@@ -133,7 +133,7 @@ def compare(
     Example:  offgrad compare train.py --policies keep,disk:lz4 -- --epochs 1
     """
     if from_files:
-        return print_side_by_side(Console(), [target, *arguments])
+        return print_side_by_side(Console(emoji=False), [target, *arguments])
     with _spilling_to(directory):
         return _compare(target, arguments, output, **options)
 
@@ -179,7 +179,7 @@ def _compare(
     except ValueError as error:
         raise BadValue(str(error)) from None
     text, source = _text(plan.config, text_path)
-    console = Console()
+    console = Console(emoji=False)
     _announce(console, plan, source, folder, text)
     try:
         kept = Kept(output, {**settings_of(plan, text), "largest batch": largest_batch})

@@ -118,7 +118,7 @@ class Config:
 
     def __str__(self) -> str:
         """What is trained, in words."""
-        steps = f"{self.steps} steps"
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         if not self.is_model:
             batch = "" if self.batch is None else f" of batch {self.batch}"
             return f"{' '.join([self.target, *self.arguments])}: {steps}{batch}"

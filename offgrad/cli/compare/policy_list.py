@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from offgrad.cli.compare.config import REFERENCE
 from offgrad.policies import POLICIES, parse_policy
 from offgrad.policies.rule_matches import check_ops
 
@@ -66,6 +67,11 @@ def _read_file(path: Path) -> dict[str, str]:
     if isinstance(found, list) and found and all(isinstance(each, str) for each in found):
         return _by_name(found)
     if isinstance(found, dict) and found and all(isinstance(each, str) for each in found.values()):
+        if found.get(REFERENCE, REFERENCE).strip() != REFERENCE:
+            raise ValueError(
+                f"--policies: {path}: {REFERENCE!r} is the name of the reference; give "
+                f"{found[REFERENCE]!r} another"
+            )
         return dict(found)
     raise ValueError(
         f'--policies: {path} needs policies = ["keep", "disk"], or a table [policies] with lines '

@@ -146,7 +146,7 @@ class LiveDisplay:
         self._steps = steps
         self._fraction, self._remaining = _Fraction(names, steps), remaining
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.completed:>3.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[figures]}", markup=False),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from offgrad import kernels, memory
+from offgrad import kernels, memory, ops
 from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.dataset import Bytes, batch
 from offgrad.cli.compare.models import MODELS, load
@@ -135,3 +135,8 @@ def warm_up(policy: Any, config: Config, library: str) -> None:
     text = np.arange(1000, dtype=np.uint8)
     session = OffloadSession(policy) if library == "offgrad" else None
     Training(tiny, text, session, library).step(0)
+
+
+def load_kernels() -> None:
+    """Load Numba, whose memory is none of a program's, as other libraries are loaded."""
+    ops.ones(300, 300, requires_grad=True).softmax(-1).sum().backward()

@@ -26,7 +26,7 @@ from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.dataset import Bytes
 from offgrad.cli.compare.process_memory import is_out_of_memory, limit_address_space, peak_rss
 from offgrad.cli.compare.programs import NotTrainable, Script, StepFunction
-from offgrad.cli.compare.training import Step, Training, warm_up
+from offgrad.cli.compare.training import Step, Training, load_kernels, warm_up
 from offgrad.session import offload
 
 _GRACE_SECONDS = 10.0
@@ -83,6 +83,8 @@ def _work(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tiny model may lack modules that rules name
             warm_up(job["policy"], config, library)
+    elif library == "offgrad":
+        load_kernels()
     warnings.showwarning = lambda message, *_: report("warning", message=str(message))
     if config.hard_limit and limit is not None:
         allowed = limit_address_space(limit)

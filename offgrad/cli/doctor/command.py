@@ -45,7 +45,7 @@ def doctor(directory: str | None, as_json: bool) -> int:
             check_spill_directory(directory)
         except ValueError as error:
             raise BadValue(str(error)) from None
-    console = Console()
+    console = Console(emoji=False)
     found = []
     for finding in findings(directory):
         found.append(finding)

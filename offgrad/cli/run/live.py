@@ -22,7 +22,7 @@ _SAVE, _RESTORE, _CLEAR = "\x1b7", "\x1b8", "\x1b[K"
 
 def can_be_live(stream: IO[str]) -> bool:
     """Return whether the line can be shown there: on a terminal that can move its cursor."""
-    console = Console(file=stream)
+    console = Console(file=stream, emoji=False)
     return console.is_terminal and not console.is_dumb_terminal and stream.isatty()
 
 
@@ -88,7 +88,9 @@ class LiveLine:
         text = Text(self._text(), style="reverse")
         # The last column stays free: some terminals wrap when it is written.
         text.truncate(columns - 1, overflow="ellipsis")
-        console = Console(width=columns - 1, force_terminal=True, color_system="standard")
+        console = Console(
+            width=columns - 1, force_terminal=True, color_system="standard", emoji=False
+        )
         with console.capture() as capture:
             console.print(text, end="")
         return capture.get()

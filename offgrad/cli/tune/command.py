@@ -144,7 +144,7 @@ def _record_and_tune(
 
 def _tune(loaded: Recording, nbytes: int, machine: Machine, seconds: float) -> None:
     """Choose, and print what was chosen."""
-    console = Console()
+    console = Console(emoji=False)
     with console.status(f"choosing, for {seconds:g} s at most"):
         plan = choose(loaded, nbytes, machine=machine, max_seconds=seconds)
     names = ["chosen", *(each.policy for each in plan.others)]

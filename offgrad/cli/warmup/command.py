@@ -59,7 +59,7 @@ def warmup(processes: int | None, dtype: str) -> int:
     dtypes = DTYPES if dtype == "all" else (dtype,)
     units = [Unit(name, each) for each in dtypes for name in UNITS]
     count = min(processes or usable_cpus(), len(units))
-    console = Console()
+    console = Console(emoji=False)
     began = time.perf_counter()
     with closing(compile_units(units, count)) as outcomes:
         finished = list(_shown(console, outcomes, len(units)))

@@ -434,6 +434,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "one file": (["--from", "a.json"], "--from takes two files"),
     "toml": (["--policies", "bad.toml"], "bad.toml is not TOML"),
     "toml policy": (["--policies", "typo.toml"], "'fast': "),
+    "reference in toml": (["--policies", "keep.toml"], "'keep' is the name of the reference"),
     "no toml": (["--policies", "none.toml"], "none.toml cannot be read"),
     "name in toml": (["--policies", "name.toml"], "a name is text in one line"),
     "empty toml": (["--policies", "empty.toml"], "needs policies ="),
@@ -454,6 +455,7 @@ def test_bad_values_get_one_line(
         "work.py": "raise SystemExit('it ran')\ndef stride(): pass",
         "bad.toml": "x = ",
         "typo.toml": '[policies]\nfast = "dsik"',
+        "keep.toml": '[policies]\nkeep = "disk"',
         "empty.toml": "",
         "name.toml": '[policies]\n"a\\nb" = "keep"',
     }.items():
