@@ -1,6 +1,7 @@
 """What errors and reports of memory say about pages."""
 
 import gc
+import re
 from typing import Any
 
 import pytest
@@ -149,3 +150,20 @@ def left(pages: float) -> int:
     while counter.reclaim()[0]:  # pages become packs, which are written next
         pass
     return memory.allocated() + int(pages * PAGE)
+
+
+def test_a_budget_that_an_error_names_holds_a_step_of_adamw() -> None:
+    def step(budget: str) -> str:
+        with offgrad.offload_model(f"budget:{budget},spill=disk"):
+            model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(3)])
+        optimizer = optim.AdamW(model.parameters())
+        try:
+            model(offgrad.randn(16, 256)).square().mean().backward()
+            optimizer.step()
+        except offgrad.OutOfMemoryError as error:
+            return str(error)
+        return ""
+
+    for budget in ("300KiB", "520KiB", "800KiB"):
+        (named,) = re.findall(r"raise the budget to ([\d.]+ [KM]iB) or more", step(budget))
+        assert step(named.replace(" ", "")) == ""

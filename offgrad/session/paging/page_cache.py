@@ -337,13 +337,15 @@ class PageCache:
         held = ", ".join(f"{format_nbytes(each.nbytes)} of {title(each)}" for each in used[:4])
         if len(used) > 4:
             held += f" and {len(used) - 4} more"
+        # The largest parameter with its gradient and AdamW's two averages.
+        step_nbytes = 4 * max(each.nbytes for each in (wanted, *self.table.live()))
         return OutOfMemoryError(
             f"paged tensors are limited to {format_nbytes(self.bound_nbytes)}: a page of "
             f"{format_nbytes(nbytes or wanted.nbytes)} ({title(wanted)} of "
             f"{list(wanted.shape)}) needs room while {format_nbytes(self.held_nbytes)} are in use "
             f"({held or 'by it alone'}): by one operation, or by references of the program, as a "
             "state_dict holds them. An optimizer's step needs a parameter, its gradient and its "
-            f"state at once: raise the budget to {format_nbytes(self.held_nbytes + nbytes)} or "
-            "more, or use fewer at a time. 'disk' with window= is no such bound: pages in use may "
-            "exceed it"
+            "state at once: raise the budget to "
+            f"{format_nbytes(max(self.held_nbytes + nbytes, step_nbytes))} or more, or use fewer "
+            "at a time. 'disk' with window= is no such bound: pages in use may exceed it"
         )
