@@ -47,6 +47,10 @@ class Save:
         self._thread = threading.Thread(target=self._run, name=f"save {path.name}")
         self._thread.start()
 
+    def __repr__(self) -> str:
+        state = "writing" if not self.done else "written" if self._error is None else "failed"
+        return f"<Save of {self.path}: {state}>"
+
     @property
     def done(self) -> bool:
         """Whether the file is written, or has failed."""

@@ -48,3 +48,9 @@ def test_objects_are_loaded_or_none_is(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="does not exist"):
         checkpoint.save(tmp_path / "none" / "file", x=offgrad.ones(2))
+
+
+def test_a_save_says_where_it_is(tmp_path: Path) -> None:
+    save = checkpoint.save(tmp_path, step=3, x=1, background=True)
+    save.wait()
+    assert repr(save) == f"<Save of {tmp_path / 'checkpoint-00000003.pt'}: written>"

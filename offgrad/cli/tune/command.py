@@ -126,6 +126,11 @@ def _record_and_tune(
     except BadValue as error:
         show(f"offgrad: {error.format_message()}")
         return error.exit_code
+    except KeyboardInterrupt:  # outside of click, as the script
+        if os.getpid() != pid:
+            raise
+        show("offgrad: interrupted")
+        return 130
     except SystemExit as exit:  # of the script, or since enough is recorded
         if os.getpid() != pid or (exit.code not in (None, 0) and not saves.has_enough):
             raise
@@ -136,7 +141,7 @@ def _record_and_tune(
         return 1
     try:
         _tune(saves.recording, nbytes, machine, seconds)
-    except KeyboardInterrupt:  # outside of click, as the script
+    except KeyboardInterrupt:
         show("offgrad: interrupted")
         return 130
     return 0

@@ -267,3 +267,12 @@ def test_a_script_that_fails_as_its_training_ends_is_tuned(
     result = _tune_script(run, "train.py", steps=1)
     assert (result.returncode, result.stderr) == (0, "")
     assert "Held for backward" in result.stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_script_of_tune_is_one_line(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    (tmp_path / "stopped.py").write_text("import offgrad\nraise KeyboardInterrupt\n")
+    result = run("tune", "stopped.py", "--budget", "64KiB", "--bandwidth", "1GB/s")
+    assert (result.returncode, result.stderr) == (130, "offgrad: interrupted\n")
