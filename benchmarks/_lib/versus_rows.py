@@ -104,6 +104,14 @@ ROWS = (
         uses_threads=False,
     ),
     Row(
+        "small models",
+        "SmallModels",
+        {},
+        dict.fromkeys(("MLP", "CNN", "LSTM", "transformer layer")),
+        has_peak=False,
+        uses_threads=False,
+    ),
+    Row(
         "module call",
         "ModuleCalls",
         {},

@@ -1,4 +1,4 @@
-"""Costs of one framework beside arithmetic: operations, module calls, a long chain of nodes."""
+"""Costs beside arithmetic: small operations and models, module calls, a long chain of nodes."""
 
 import gc
 import statistics
@@ -93,6 +93,68 @@ class Operations(_Small):
             seconds = time.perf_counter() - began
         self._left.grad = self._right.grad = None
         return seconds / self.LENGTH
+
+
+class SmallModels(_Small):
+    """Seconds of training steps with Adam, of models whose tensors are small."""
+
+    STEPS = 40
+
+    def prepare(self) -> None:
+        """Make the models with the same weights and data in each framework."""
+        nn, functional = self._lib.nn, self._lib.nn.functional
+        mlp = nn.Sequential(
+            nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
+        )
+        cnn = nn.Sequential(
+            nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(288, 10)
+        )
+        lstm = nn.LSTM(8, 16, batch_first=True)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        random = np.random.default_rng(0)
+
+        def tensor(*shape: int) -> Any:
+            return self._lib.tensor(random.standard_normal(shape).astype(np.float32))
+
+        rows, images, sequences, tokens = (
+            tensor(32, 4), tensor(8, 1, 14, 14), tensor(4, 10, 8), tensor(4, 8, 32)
+        )  # fmt: skip
+        labels = self._lib.tensor(random.integers(0, 2, 32))
+        self._losses: dict[str, tuple[Any, Callable[[], Any]]] = {
+            "MLP": (mlp, lambda: functional.cross_entropy(mlp(rows), labels)),
+            "CNN": (cnn, lambda: functional.cross_entropy(cnn(images), labels[:8])),
+            "LSTM": (lstm, lambda: lstm(sequences)[0].square().mean()),
+            "transformer layer": (layer, lambda: (layer(tokens) * tokens).mean()),
+        }
+        self._optimizers = {}
+        for name, (model, _) in self._losses.items():
+            for each in model.parameters():
+                each.data.copy_(tensor(*each.shape) * 0.1)
+            self._optimizers[name] = self._lib.optim.Adam(model.parameters(), lr=1e-4)
+
+    def gradients(self, folder: str) -> dict[str, Any]:
+        """Write the gradients of all parameters."""
+        for name, (model, loss) in self._losses.items():
+            loss().backward()
+            for number, each in enumerate(model.parameters()):
+                np.save(Path(folder, f"{name} {number}.npy"), each.grad.numpy())
+            self._optimizers[name].zero_grad()
+        return {}
+
+    def turn(self) -> dict[str, float]:
+        """Return the seconds of a step of each model."""
+        return {name: self._seconds(name) for name in self._losses}
+
+    def _seconds(self, name: str) -> float:
+        (_, loss), optimizer = self._losses[name], self._optimizers[name]
+        times = []
+        for _ in range(self.STEPS):
+            began = time.perf_counter()
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
 
 
 class ModuleCalls(_Small):
