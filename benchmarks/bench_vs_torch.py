@@ -6,10 +6,10 @@
 Measured are training steps of GPTs, an MLP and small models; the cost of small operations, of
 module calls and of a long chain of nodes; and peak memory. torch eager runs its fused AdamW;
 torch.compile compiles the loss. Each contender runs in its own process. First, gradients are
-compared with torch's, from the same weights and data, and the command fails if they differ by more than rounding. Then the
-processes take turns, in random order, so that other load slows all of them alike. Ratios are those
-of a round. Peak memory is measured in fresh processes, each alone, beyond memory with the libraries
-loaded.
+compared with torch's, from the same weights and data, and the command fails if they differ by more
+than rounding. Then the processes take turns, in random order, so that other load slows all of them
+alike. Ratios are those of a round. Peak memory is measured in fresh processes, each alone, beyond
+memory with the libraries loaded.
 
 Targets stand beside the figures. The command asserts no time. With ``--policy disk`` training steps
 also run under policies, and torch under the disk hooks of its documentation.
