@@ -129,6 +129,7 @@ def _signals() -> Iterator[None]:
     # A shell starts background jobs with Ctrl-C ignored.
     handled = [each for each, handler in previous_handlers.items() if handler != signal.SIG_IGN]
     previous_hook = sys.unraisablehook
+    dropped_signals: list[int] = []  # those that are sent again
 
     def stop(signum: int, frame: object) -> NoReturn:
         for each in _SIGNALS:
@@ -141,9 +142,14 @@ def _signals() -> Iterator[None]:
             return
         for each in handled:
             signal.signal(each, stop)
-        again = threading.Timer(_PAUSE_SECONDS, signal.raise_signal, [dropped.exc_value.signum])
+        dropped_signals.append(dropped.exc_value.signum)
+        again = threading.Timer(_PAUSE_SECONDS, deliver, [dropped.exc_value.signum])
         again.daemon = True
         again.start()
+
+    def deliver(signum: int) -> None:
+        if sys.unraisablehook is send_again:  # the block has not ended
+            signal.raise_signal(signum)
 
     for each in handled:
         signal.signal(each, stop)
@@ -154,3 +160,5 @@ def _signals() -> Iterator[None]:
         sys.unraisablehook = previous_hook
         for each, handler in previous_handlers.items():
             signal.signal(each, handler)
+    if dropped_signals:  # the block has ended before
+        raise _Stopped(dropped_signals[-1])

@@ -69,7 +69,7 @@ class SimulatedStores(OpenStores):
     def __init__(self, drive: Drive, ratios: Callable[[str, Mapping[str, object]], float]) -> None:
         super().__init__(None)
         self._drive, self._ratios = drive, ratios
-        self._simulated: dict[tuple[str, str, int], SimulatedStore] = {}
+        self._simulated: dict[tuple[str, str | None, int], SimulatedStore] = {}
         self.unknown_sizes: set[str] = set()
 
     def of(
@@ -90,7 +90,7 @@ class SimulatedStores(OpenStores):
             codec = None if executor is None else executor._encoder.codec
             codec_name = None if codec is None else codec.name
         title = name if codec_name is None else f"{name}:{codec_name}"
-        key = (name, str(codec), 0 if is_pool else max_pack_nbytes)
+        key = (name, codec_name, 0 if is_pool else max_pack_nbytes)
         if key not in self._simulated:
             encoded = None if codec_name is None else self._encoder(codec, codec_name, title)
             kind = SimulatedPool if is_pool else SimulatedStore

@@ -50,8 +50,10 @@ def recording(trained: Trained) -> Recording:
 
 
 @pytest.mark.parametrize(
-    "policy", ["keep", "pool", "recompute", "recompute,then=pool", "budget:2MiB,spill=pool"]
-)
+    "policy",
+    ["keep", "pool", "recompute", "recompute,then=pool", "budget:2MiB,spill=pool", "cast:float16",
+     "cast:int8", "pool:bfloat16"],
+)  # fmt: skip
 def test_a_peak_without_a_drive_is_exact(policy: str, trained: Trained) -> None:
     real = max(trained.step(policy) for _ in range(2))
     predicted = replay(trained.recording, policy).peak_nbytes
@@ -79,8 +81,10 @@ def test_bytes_of_a_replay(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["disk", "disk,min=0", "recompute,op=Gelu;disk,min=0", "budget:1MiB"]
-)
+    "policy",
+    ["disk", "disk,min=0", "recompute,op=Gelu;disk,min=0", "budget:1MiB", "disk:int8,min=0",
+     "cast:bfloat16,then=disk"],
+)  # fmt: skip
 @pytest.mark.parametrize("rows", [60, 1100])
 def test_bytes_are_those_of_the_ledger(policy: str, rows: int, trained: Trained) -> None:
     x = trained.x[:rows].clone()
@@ -102,6 +106,15 @@ def test_bytes_are_those_of_the_ledger(policy: str, rows: int, trained: Trained)
         assert real.written_nbytes <= predicted.written_nbytes <= predicted.read_nbytes
         assert rows > 60 or real.written_nbytes == predicted.written_nbytes
     assert (predicted.written_nbytes > 0) == (real.written_nbytes > 0)
+
+
+def test_codecs_whose_bytes_depend_on_values_are_named(recording: Recording) -> None:
+    plain, encoded = replay(recording, "disk"), replay(recording, "disk:lz4")
+    assert encoded.written_nbytes == plain.written_nbytes
+    assert encoded.notes == (
+        "disk:lz4: bytes after encoding depend on values; counted as if not encoded",
+    )
+    assert plain.notes == replay(recording, "cast:int8,then=disk").notes == ()
 
 
 def test_a_slow_drive_costs_time(recording: Recording) -> None:
