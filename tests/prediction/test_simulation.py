@@ -104,7 +104,9 @@ def test_bytes_are_those_of_the_ledger(policy: str, rows: int, trained: Trained)
         assert predicted.read_nbytes == real.read_nbytes
         # The ledger misses large arrays that were freed before it looked at their writes.
         assert real.written_nbytes <= predicted.written_nbytes <= predicted.read_nbytes
-        assert rows > 60 or real.written_nbytes == predicted.written_nbytes
+        # Small arrays are in a pack at once, but for encoded ones: backward may be there before.
+        is_encoded = "int8" in policy or "bfloat16" in policy
+        assert rows > 60 or is_encoded or real.written_nbytes == predicted.written_nbytes
     assert (predicted.written_nbytes > 0) == (real.written_nbytes > 0)
 
 
