@@ -17,6 +17,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.autograd.views import base_of, is_stale, turn_into_view
 from offgrad.memory.meta import meters
+from offgrad.ops._core.direct import MAX_NUMBER
 from offgrad.ops._core.dtypes import as_tensor_of, category, number_array
 
 if TYPE_CHECKING:
@@ -54,9 +55,6 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     return overwrite(target, result, name)
 
 
-_MAX_FACTOR = 2.0**53
-"""Larger factors may overflow; the operation itself raises the error."""
-
 direct_ufuncs: dict[Callable[..., Any], Any] = {}
 """Operations that may write where they read, and NumPy's functions of the same arithmetic."""
 
@@ -75,7 +73,7 @@ def _compute_directly(
     if kwargs and (
         kwargs.keys() - {"alpha"}
         or type(alpha) not in (int, float)
-        or abs(alpha) > _MAX_FACTOR
+        or abs(alpha) > MAX_NUMBER
         or ufunc not in (np.add, np.subtract)
     ):
         return False
