@@ -2,12 +2,14 @@
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import offgrad
 from offgrad import Tensor, memory
+from offgrad.autograd.op import add_op_observer, remove_op_observer
 
 Change = Callable[[Tensor], Tensor]
 
@@ -46,6 +48,32 @@ CHANGES: dict[str, Change] = {
 }
 
 
+SOURCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "index_add_": lambda x, source: x.index_add_(0, ROWS, source, alpha=2),
+    "index_copy_": lambda x, source: x.index_copy_(0, ROWS, source),
+    "index_fill_": lambda x, source: x.index_fill_(0, ROWS, source[0, 0]),
+    "index_put_": lambda x, source: x.index_put_((ROWS,), source),
+    "index_put_ added": lambda x, source: x.index_put_((ROWS,), source, accumulate=True),
+    "masked_fill_": lambda x, source: x.masked_fill_(MASK, source[0, 0]),
+    "masked_scatter_": lambda x, source: x.masked_scatter_(MASK, source),
+    "put_": lambda x, source: x.put_(PLACES, source[:3, :2]),
+    "put_ added": lambda x, source: x.put_(PLACES, source[:3, :2], accumulate=True),
+    "scatter_": lambda x, source: x.scatter_(0, PLACES, source),
+    "scatter_add_": lambda x, source: x.scatter_add_(0, PLACES, source),
+    "scatter_reduce_": lambda x, source: x.scatter_reduce_(0, PLACES, source, "amax"),
+    "scatter_reduce_ sum": lambda x, source: x.scatter_reduce_(0, PLACES, source, "sum"),
+    "setitem": lambda x, source: setitem(x, ROWS, source),
+    "setitem by a mask": lambda x, source: setitem(x, MASK, source[0, 0]),
+    "setitem of columns": lambda x, source: setitem(x, (slice(None), [2, 0]), source[0, :2]),
+}
+"""Changes to what is computed of a source of shape (4, 3)."""
+
+
+def setitem(x: Tensor, index: Any, value: Tensor) -> Tensor:
+    x[index] = value
+    return x
+
+
 def start() -> Tensor:
     return offgrad.tensor(np.random.default_rng(3).standard_normal((6, 3)))
 
@@ -80,6 +108,104 @@ def test_a_saved_value_is_missed(name: str) -> None:
         loss.backward()
 
 
+def derivatives(
+    change: Callable[[Tensor, Tensor], Tensor], make: Callable[[Tensor], Tensor], has_history: bool
+) -> list[Tensor]:
+    """Return the changed target, and first and second derivatives by its first value, if that
+    has a history, and by the source.
+    """
+    x, source = start().requires_grad_(has_history), VALUES.clone().requires_grad_()
+    target = make(x * x)
+    out = change(target, source * source)
+    assert out is target
+    leaves = [x, source] if has_history else [source]
+    grads = offgrad.autograd.grad(out.pow(3).sum(), leaves, create_graph=True)
+    total = sum((grad.square().sum() for grad in grads), offgrad.zeros(()).double())
+    second = offgrad.autograd.grad(total, leaves, allow_unused=True)
+    return [out, *grads, *[each for each in second if each is not None]]
+
+
+MAKES: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.t().clone().t(),
+    "view": lambda x: (x * 1).view(6, 3),
+    "columns": lambda x: offgrad.cat([x, x], 1)[:, 1:4],
+}
+
+
+@pytest.mark.parametrize("has_history", [True, False])
+@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("name", SOURCES)
+def test_derivatives_are_those_of_a_changed_copy(name: str, make: str, has_history: bool) -> None:
+    found = derivatives(SOURCES[name], MAKES[make], has_history)
+    add_op_observer(observer := lambda apply, *args: apply(*args))  # ends the short way
+    try:
+        expected = derivatives(SOURCES[name], MAKES[make], has_history)
+    finally:
+        remove_op_observer(observer)
+    assert len(found) == len(expected)
+    for ours, general in zip(found, expected, strict=True):
+        offgrad.testing.assert_close(ours, general)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_failing_pack_hook_changes_nothing(name: str) -> None:
+    source = VALUES.clone().requires_grad_()
+    target = start()
+    before, version = target.clone(), target._version
+
+    def fail(tensor: Tensor) -> Tensor:
+        raise OSError("no space")
+
+    with (
+        offgrad.autograd.graph.saved_tensors_hooks(fail, lambda packed: packed),
+        pytest.raises(OSError, match="no space"),
+    ):
+        SOURCES[name](target, source)
+    assert target.equal(before)
+    assert target._version == version
+    assert not target.requires_grad
+
+
+def test_a_failing_recorded_change_changes_nothing() -> None:
+    source = VALUES.clone().requires_grad_()
+    target = start().requires_grad_() * 1
+    before, version, node = target.detach().clone(), target._version, target.grad_fn
+    changes: list[Callable[[], Tensor]] = [
+        lambda: target.index_add_(0, ROWS + 9, source),
+        lambda: target.index_put_((ROWS + 9,), source),
+        lambda: target.index_put_((ROWS,), source[:, :2]),
+        lambda: target.scatter_add_(0, PLACES + 9, source),
+    ]
+    for change in changes:
+        with pytest.raises((RuntimeError, IndexError)):
+            change()
+        assert target.equal(before)
+        assert target._version == version
+        assert target.grad_fn is node
+
+
+def test_leaves_and_their_views_are_not_changed() -> None:
+    leaf = start().requires_grad_()
+    before = leaf.detach().clone()
+    for target in (leaf, leaf[:], leaf.view(6, 3)):
+        with pytest.raises(RuntimeError, match="leaf Variable"):
+            target.index_add_(0, ROWS, VALUES)
+        with pytest.raises(RuntimeError, match="leaf Variable"):
+            target[ROWS] = VALUES
+    assert leaf.equal(before)
+
+
+def test_views_and_bases_follow_a_recorded_change() -> None:
+    source = VALUES.clone().requires_grad_()
+    base = offgrad.zeros(6, 3, dtype=offgrad.float64)
+    row, flat = base[4], base.view(-1)
+    flat.view(6, 3).index_add_(0, ROWS, source)
+    (row.sum() + base.sum() + flat[0] * 5).backward()
+    assert source.grad is not None
+    assert source.grad.tolist() == [[2, 2, 2], [6, 1, 1], [2, 2, 2], [1, 1, 1]]
+
+
 LARGE = [
     "index_add_", "index_copy_", "index_fill_", "masked_fill_", "put_", "scatter_",
     "scatter_add_", "scatter_reduce_",
@@ -105,9 +231,11 @@ def large_change(name: str) -> Change:
     return changes[name]
 
 
+@pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("name", LARGE)
-def test_no_memory_of_the_target_s_size(name: str) -> None:
+def test_no_memory_of_the_target_s_size(name: str, recorded: bool) -> None:
     x, change = offgrad.zeros(1000, 2000), large_change(name)
+    x = x.requires_grad_(recorded) * 1
     gc.collect()
     memory.reset_peak()
     before = memory.allocated()

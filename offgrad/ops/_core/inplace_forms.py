@@ -32,7 +32,7 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     Raises:
         RuntimeError: as `overwrite`; nothing has changed then.
     """
-    name = f"{operation.__name__}_" if operation.__name__ != "apply" else "copy_"
+    name = f"{operation.__name__.lstrip('_')}_" if operation.__name__ != "apply" else "copy_"
     check_mutable(target, name, recorded=False)
     ufunc = direct_ufuncs.get(operation)
     if ufunc is not None and _compute_directly(ufunc, target, name, args, kwargs):

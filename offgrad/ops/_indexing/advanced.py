@@ -6,7 +6,7 @@ then index the view, as in PyTorch. NumPy converts an int beside an array to an 
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from operator import index as index_of
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,18 +15,11 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad._warning import warn_program
-from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
-from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import as_tensor_of, category, element
-from offgrad.ops._core.inplace_forms import (
-    copy_,
-    inplace,
-    is_general,
-    is_recorded,
-    overwrite,
-)
+from offgrad.ops._core.inplace_forms import copy_, inplace, is_general, is_recorded
+from offgrad.ops._core.updates import Update
 from offgrad.ops._creation.from_data import tensor
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.slicing import ALL, basic, slice_of
@@ -164,23 +157,16 @@ def _add_at(x: Array, index: tuple[Any, ...], values: Array) -> None:
     kernels.scatter_add(x, flat, source, dim)
 
 
-def _put(part: Array, index: tuple[Any, ...], values: Array, accumulate: bool) -> None:
-    """Put values at an advanced index, or add them there, in place."""
-    if accumulate and index:
-        _add_at(part, index, values)
-    elif accumulate:
-        part += values
-    else:
-        part[index] = values
-
-
-class IndexPut(_Indexed):
+class IndexPut(Update, _Indexed):
     """x with values put at an index, or added there; keeps the index.
 
     `view` is the basic part of the index, `template` the advanced part; either may be empty.
     """
 
-    def forward(
+    in_place_name = "index_put_"
+    changes_any_layout = True
+
+    def setup_context(
         self,
         x: Array,
         values: Array,
@@ -188,11 +174,26 @@ class IndexPut(_Indexed):
         view: tuple[Any, ...],
         template: tuple[Any, ...],
         accumulate: bool,
-    ) -> Array:
+    ) -> None:
         self.shape, self.view, self.accumulate = values.shape, view, accumulate
-        out = memory.copy(x)
-        _put(out[view], self.index(template, arrays), values, accumulate)
-        return out
+        self.index(template, arrays)
+
+    def change(
+        self,
+        out: Array,
+        values: Array,
+        *arrays: Array,
+        view: tuple[Any, ...],
+        template: tuple[Any, ...],
+        accumulate: bool,
+    ) -> None:
+        part, index = out[view], _filled(template, arrays)
+        if not accumulate:
+            part[index] = values
+        elif index:
+            _add_at(part, index, values)
+        else:
+            part += values
 
     def backward(self, grad: "Tensor") -> Any:
         """Values get the gradient at the index; x gets the rest, or all of it if accumulating."""
@@ -387,7 +388,7 @@ def setitem(input: "Tensor", index: Any, value: Any) -> None:
         if isinstance(value, TensorBase) and bool in map(type, index):
             # A copy in PyTorch, which converts.
             value = as_tensor_of(value, input._array.dtype, "setitem")  # type: ignore[arg-type]
-        _index_put_in_place(input, index, (view, template, arrays), value, False)
+        inplace(_index_put, input, (view, template, arrays), value, False)
         return
     if not isinstance(value, TensorBase):
         value = wrap(element(value, input._array.dtype, "setitem"))
@@ -431,7 +432,7 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
         IndexError: if the index does not fit.
         RuntimeError: if the shapes or the dtypes do not fit.
     """
-    return _put_at(IndexPut.apply, input, _parse_indices(indices), values, accumulate)
+    return _index_put(input, _parse_indices(indices), values, accumulate)
 
 
 def index_put_(input: "Tensor", indices: Any, values: Any, accumulate: bool = False) -> "Tensor":
@@ -440,7 +441,7 @@ def index_put_(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fa
     Raises:
         IndexError, RuntimeError: as `index_put`, and if `input` must not be changed in place.
     """
-    return _index_put_in_place(input, indices, _parse_indices(indices), values, accumulate)
+    return inplace(_index_put, input, _parse_indices(indices), values, accumulate)
 
 
 def _parse_indices(indices: Any) -> _Parsed:
@@ -449,46 +450,8 @@ def _parse_indices(indices: Any) -> _Parsed:
     return parse(indices)
 
 
-def _index_put_in_place(
-    input: "Tensor", indices: Any, parsed: _Parsed, values: Any, accumulate: bool
-) -> "Tensor":
-    if is_general(input) or is_recorded(input, values):
-        return inplace(index_put, input, indices, values, accumulate)
-    check_mutable(input, "index_put_", recorded=False)
-    return _put_at(_put_in_place, input, parsed, values, accumulate)
-
-
-def _put_in_place(
-    input: "Tensor",
-    source: "Tensor",
-    *indices: "Tensor",
-    view: tuple[Any, ...],
-    template: tuple[Any, ...],
-    accumulate: bool,
-) -> "Tensor":
-    arrays = [each._array for each in indices]
-    if any(np.may_share_memory(input._array, each) for each in (source._array, *arrays)):
-        parts: Any = {"view": view, "template": template, "accumulate": accumulate}
-        return overwrite(input, IndexPut.apply(input, source, *indices, **parts), "index_put_")
-    storage = input._storage
-    storage.write("index_put_")
-    previous = ignore_float_errors()
-    try:
-        _put(input._array[view], _filled(template, arrays), source._array, accumulate)
-    except (IndexError, ValueError):  # NumPy checks the index and the shapes before it writes
-        storage.version -= 1
-        raise
-    finally:
-        restore_float_errors(previous)
-    return input
-
-
-def _put_at(
-    put: Callable[..., "Tensor"], input: "Tensor", parsed: _Parsed, values: Any, accumulate: bool
-) -> "Tensor":
-    """Return ``put(input, source, *arrays, ...)`` with the parts of an index, as `IndexPut` takes
-    them.
-    """
+def _index_put(input: "Tensor", parsed: _Parsed, values: Any, accumulate: bool) -> "Tensor":
+    """Return a copy of `input` with `values` at an index."""
     view, template, arrays = parsed
     if isinstance(values, TensorBase):
         _check_values(input, values, arrays, accumulate)
@@ -499,7 +462,8 @@ def _put_at(
     try:
         if arrays:
             template = _expand_ellipsis(template, arrays, input._array[view].ndim)
-        return put(input, source, *arrays, view=view, template=template, accumulate=accumulate)
+        where: Any = {"view": view, "template": template, "accumulate": accumulate}
+        return IndexPut.apply(input, source, *arrays, **where)
     except IndexError as error:
         raise _explained(error, input, arrays) from None
     except ValueError as error:

@@ -42,14 +42,18 @@ class _AlongDim(Op):
     A tensor without dimensions is its own single entry.
     """
 
-    def entries(self, x: Array, index: Array, dim: int) -> tuple[Any, Any]:
-        """Save the index; return an array with dimensions over `x`, and the NumPy index for it."""
+    def keep(self, index: Array, dim: int) -> None:
+        """Save the index."""
         self.dim = dim
         self.save(index=index)
+
+    def entries(self, x: Array, index: Array, dim: int) -> tuple[Any, Any]:
+        """Return an array with dimensions over `x`, and the NumPy index for it."""
         return np.atleast_1d(x), (*(slice(None),) * dim, np.atleast_1d(index))
 
     def filled_entries(self, x: Array, index: Array, value: Any, dim: int) -> Array:
         """Save the index; return x with a number in the chosen entries."""
+        self.keep(index, dim)
         source, chosen = self.entries(x, index, dim)
         inner = source.shape[dim + 1 :]
         if prod(inner) >= _MIN_RUN:
@@ -72,6 +76,7 @@ class IndexSelect(_AlongDim):
 
     def forward(self, x: Array, index: Array, dim: int) -> Array:
         self.self_sym_sizes = x.shape
+        self.keep(index, dim)
         source, _ = self.entries(x, index, dim)
         out = memory.empty((*x.shape[:dim], index.size, *x.shape[dim + 1 :]), x.dtype)
         kernels.take_rows(source, np.atleast_1d(index), dim, out)
@@ -90,8 +95,7 @@ class IndexSelectBackward(_AlongDim):
 
     def forward(self, source: Array, index: Array, dim: int, shape: tuple[int, ...]) -> Array:
         out = memory.empty(shape, source.dtype)
-        self.dim = dim
-        self.save(index=index)
+        self.keep(index, dim)
         values, target = memory.contiguous(np.atleast_1d(source)), np.atleast_1d(out)
         kernels.add_rows(values, np.atleast_1d(index), dim, target)
         return out
@@ -105,8 +109,11 @@ class IndexAdd(Update, _AlongDim):
 
     in_place_name = "index_add_"
 
-    def change(self, out: Array, index: Array, source: Array, dim: int, alpha: Any) -> None:
+    def setup_context(self, x: Array, index: Array, source: Array, dim: int, alpha: Any) -> None:
         self.alpha, self.source_dim = alpha, source.ndim
+        self.keep(index, dim)
+
+    def change(self, out: Array, index: Array, source: Array, dim: int, alpha: Any) -> None:
         target, chosen = self.entries(out, index, dim)
         values = source if alpha == 1 else source * source.dtype.type(alpha)
         contiguous = memory.contiguous(np.atleast_1d(values))
@@ -127,8 +134,11 @@ class IndexCopy(Update, _AlongDim):
 
     in_place_name = "index_copy_"
 
-    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
+    def setup_context(self, x: Array, index: Array, source: Array, dim: int) -> None:
         self.source_dim = source.ndim
+        self.keep(index, dim)
+
+    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
         target, chosen = self.entries(out, index, dim)
         values = memory.contiguous(np.atleast_1d(source))
         kernels.scatter(target, _spread(chosen[dim], values, dim), values, dim)
@@ -152,6 +162,9 @@ class IndexFill(Update, _AlongDim):
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
         return self.filled_entries(x, index, value, dim)
 
+    def setup_context(self, x: Array, index: Array, dim: int, value: Any) -> None:
+        self.keep(index, dim)
+
     def change(self, out: Array, index: Array, dim: int, value: Any) -> None:
         target, chosen = self.entries(out, index, dim)
         target[chosen] = value
@@ -169,6 +182,9 @@ class IndexFillTensor(Update, _AlongDim):
 
     def forward(self, x: Array, index: Array, value: Array, dim: int) -> Array:
         return self.filled_entries(x, index, value, dim)
+
+    def setup_context(self, x: Array, index: Array, value: Array, dim: int) -> None:
+        self.keep(index, dim)
 
     def change(self, out: Array, index: Array, value: Array, dim: int) -> None:
         target, chosen = self.entries(out, index, dim)

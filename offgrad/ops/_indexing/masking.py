@@ -44,9 +44,12 @@ class MaskedFill(_MaskedUpdate):
     in_place_name = "masked_fill_"
 
     def forward(self, x: Array, mask: Array, value: Any) -> Array:
+        self.setup_context(x, mask, value)
+        return filled(x, mask, value)
+
+    def setup_context(self, x: Array, mask: Array, value: Any) -> None:
         self.save(mask=mask)
         self.shape = x.shape
-        return filled(x, mask, value)
 
     def change(self, out: Array, mask: Array, value: Any) -> None:
         fill(out, mask, value)
@@ -64,9 +67,12 @@ class MaskedFillTensor(_MaskedUpdate):
     in_place_name = "masked_fill_"
 
     def forward(self, x: Array, mask: Array, value: Array) -> Array:
+        self.setup_context(x, mask, value)
+        return filled(x, mask, value)
+
+    def setup_context(self, x: Array, mask: Array, value: Array) -> None:
         self.save(mask=mask)
         self.shape = x.shape
-        return filled(x, mask, value)
 
     def change(self, out: Array, mask: Array, value: Array) -> None:
         fill(out, mask, value)
@@ -122,12 +128,15 @@ class MaskedScatter(_MaskedUpdate):
     in_place_name = "masked_scatter_"
 
     def forward(self, x: Array, mask: Array, source: Array) -> Array:
-        self.save(mask=mask)
-        self.shape, self.source_sym_sizes = x.shape, source.shape
+        self.setup_context(x, mask, source)
         out = memory.empty(broadcast_shape(x.shape, mask.shape), x.dtype)
         np.copyto(out, x)
         self.change(out, mask, source)
         return out
+
+    def setup_context(self, x: Array, mask: Array, source: Array) -> None:
+        self.save(mask=mask)
+        self.shape, self.source_sym_sizes = x.shape, source.shape
 
     def change(self, out: Array, mask: Array, source: Array) -> None:
         chosen = np.broadcast_to(mask, out.shape)

@@ -35,15 +35,21 @@ class ScatterReduce(Update):
     """
 
     in_place_name = "scatter_reduce_"
+    saves_changed = True
 
     def forward(
         self, x: Array, index: Array, source: Array, dim: int, reduce: str, include_self: bool
     ) -> Array:
-        self.dim, self.reduce, self.include_self = dim, reduce, include_self
         out = memory.copy(x)
+        self.setup_context(x, index, source, dim, reduce, include_self)
         self.save(self=x, index=index, src=source, result=out)
         self.change(out, index, source, dim, reduce, include_self)
         return out
+
+    def setup_context(
+        self, x: Array, index: Array, source: Array, dim: int, reduce: str, include_self: bool
+    ) -> None:
+        self.dim, self.reduce, self.include_self = dim, reduce, include_self
 
     def change(
         self, out: Array, index: Array, source: Array, dim: int, reduce: str, include_self: bool

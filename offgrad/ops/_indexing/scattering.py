@@ -35,11 +35,10 @@ class _AtIndex(Op):
     Tensors without dimensions count as vectors of one element.
     """
 
-    def keep(self, index: Array, dim: int) -> Array:
-        """Save the index; return it with dimensions."""
+    def keep(self, index: Array, dim: int) -> None:
+        """Save the index."""
         self.dim = dim
         self.save(index=index)
-        return np.atleast_1d(index)
 
     def source_gradient(self, grad: "Tensor", shape: tuple[int, ...]) -> "Tensor":
         """Return `grad` at the index, padded with zeros to the shape of a larger source."""
@@ -58,7 +57,8 @@ class Gather(_AtIndex):
 
     def forward(self, x: Array, index: Array, dim: int, sparse_grad: bool = False) -> Array:
         self.shape, self.sparse_grad = x.shape, sparse_grad
-        at = self.keep(index, dim)
+        self.keep(index, dim)
+        at = np.atleast_1d(index)
         out = memory.empty(index.shape, x.dtype)
         kernels.gather(np.atleast_1d(x), at, dim, out.reshape(at.shape))
         return out
@@ -89,9 +89,12 @@ class ScatterAdd(Update, _AtIndex):
         dim = parameters["dim"]
         return {**parameters, "dim": dim if dim < 0 else dim + 1}
 
-    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
+    def setup_context(self, x: Array, index: Array, source: Array, dim: int) -> None:
         self.shape = source.shape
-        at = self.keep(index, dim)
+        self.keep(index, dim)
+
+    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
+        at = np.atleast_1d(index)
         values = memory.contiguous(_part(np.atleast_1d(source), at))
         kernels.scatter_add(np.atleast_1d(out), at, values, dim)
 
@@ -110,9 +113,12 @@ class Scatter(Update, _AtIndex):
 
     in_place_name = "scatter_"
 
-    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
+    def setup_context(self, x: Array, index: Array, source: Array, dim: int) -> None:
         self.shape = source.shape
-        at = self.keep(index, dim)
+        self.keep(index, dim)
+
+    def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
+        at = np.atleast_1d(index)
         values = memory.contiguous(_part(np.atleast_1d(source), at))
         kernels.scatter(np.atleast_1d(out), at, values, dim)
 
@@ -132,8 +138,11 @@ class ScatterValue(Update, _AtIndex):
     torch_name = "ScatterBackward1"
     in_place_name = "scatter_"
 
+    def setup_context(self, x: Array, index: Array, dim: int, value: Any) -> None:
+        self.keep(index, dim)
+
     def change(self, out: Array, index: Array, dim: int, value: Any) -> None:
-        at = self.keep(index, dim)
+        at = np.atleast_1d(index)
         values = memory.empty(at.shape, out.dtype)
         values[...] = value
         kernels.scatter(np.atleast_1d(out), at, values, dim)
@@ -166,9 +175,11 @@ class Put(Update):
 
     in_place_name = "put_"
 
-    def change(self, out: Array, index: Array, source: Array, accumulate: bool) -> None:
+    def setup_context(self, x: Array, index: Array, source: Array, accumulate: bool) -> None:
         self.shape, self.accumulate = source.shape, accumulate
         self.save(index=index)
+
+    def change(self, out: Array, index: Array, source: Array, accumulate: bool) -> None:
         flat, values = out.reshape(-1), source.reshape(index.shape)
         if accumulate:
             at = np.where(index < 0, index + flat.size, index).reshape(-1)
