@@ -185,8 +185,11 @@ def number_array(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
         value = real_part(np.asarray(value)).item()
     if isinstance(value, (int, float)) and -_ALWAYS_FITS <= value <= _ALWAYS_FITS:
         return np.asarray(value, dtype)
+    number = check_operand(value, where)
+    if isinstance(number, int) and category(dtype) >= 2:
+        number = float(number)  # 16-bit dtypes of ml_dtypes take no integers above 64 bits
     with np.errstate(over="ignore"):
-        return np.asarray(check_operand(value, where), dtype)
+        return np.asarray(number, dtype)
 
 
 def element(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:

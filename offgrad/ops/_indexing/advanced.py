@@ -402,12 +402,16 @@ def setitem(input: "Tensor", index: Any, value: Any) -> None:
     copy_(target, value, name="setitem")
 
 
-def _check_values(
+def _source(
     input: "Tensor", values: TensorBase, arrays: "list[Tensor]", accumulate: bool
-) -> None:
-    """Raise RuntimeError unless the values have the dtype of `input`.
+) -> "Tensor":
+    """Return the values in the dtype of `input`.
 
-    As in PyTorch one value for one mask converts, but not from complex to real.
+    As in PyTorch one value for one mask may have any shape, and converts, but not from complex to
+    real.
+
+    Raises:
+        RuntimeError: for values of another dtype.
     """
     dtype, given = input._array.dtype, values._array.dtype
     fills = len(arrays) == 1 and arrays[0]._array.dtype == np.bool_ and arrays[0]._array.ndim > 0
@@ -416,6 +420,25 @@ def _check_values(
         raise RuntimeError(
             "index_put: Index put requires the source and destination dtypes match, got a "
             f"{describe(values)} for a {describe(input)}; convert the values with .to()"
+        )
+    source = as_tensor_of(values, dtype, "index_put")  # type: ignore[arg-type]
+    return source.reshape(()) if converts and source._array.ndim > 1 else source
+
+
+def _check_ndim(
+    source: "Tensor", shape: tuple[int, ...], template: tuple[Any, ...], arrays: "list[Tensor]"
+) -> None:
+    """Raise ValueError if the source has more dimensions than what a template picks of `shape`:
+    NumPy would drop those of size 1.
+    """
+    index = [each._array for each in arrays]
+    if any(type(each) is not np.ndarray for each in index):
+        return
+    picked = np.broadcast_to(np.False_, shape)[_filled(template, index)].shape
+    if len(picked) < source._array.ndim:
+        raise ValueError(
+            f"shape mismatch: value array of shape {source._array.shape} could not be broadcast to "
+            f"indexing result of shape {picked}"
         )
 
 
@@ -454,14 +477,15 @@ def _index_put(input: "Tensor", parsed: _Parsed, values: Any, accumulate: bool) 
     """Return a copy of `input` with `values` at an index."""
     view, template, arrays = parsed
     if isinstance(values, TensorBase):
-        _check_values(input, values, arrays, accumulate)
-        source = as_tensor_of(values, input._array.dtype, "index_put")  # type: ignore[arg-type]
+        source = _source(input, values, arrays, accumulate)
     else:
         source = wrap(element(values, input._array.dtype, "index_put"))
     view = _with_ellipsis(view)
     try:
         if arrays:
             template = _expand_ellipsis(template, arrays, input._array[view].ndim)
+        if source._array.ndim > 1 and source._array.shape[0] == 1:
+            _check_ndim(source, input._array[view].shape, template, arrays)
         where: Any = {"view": view, "template": template, "accumulate": accumulate}
         return IndexPut.apply(input, source, *arrays, **where)
     except IndexError as error:

@@ -202,7 +202,7 @@ class IndexFillTensor(Update, _AlongDim):
         return index_fill(grad, self.dim, index, 0) if need_x else None, None, grad_value
 
 
-def _along(
+def check_entries(
     input: "Tensor", dim: int, index: "Tensor", where: str, dtypes: tuple[Any, ...] = _INDEX_DTYPES
 ) -> int:
     """Return the dimension, counted from the front; check that the index is a vector of entries."""
@@ -230,11 +230,13 @@ def _along(
     return axis
 
 
-def _check_source(
+def check_source(
     input: "Tensor", axis: int, index: "Tensor", source: "Tensor", where: str
 ) -> "Tensor":
     """Return `source`, which must have an entry for each index."""
     shape = input._array.shape
+    if not shape and index._array.size != 1:
+        raise IndexError(f"{where}: a scalar has one entry, got a {describe(index)} for it")
     expected = (*shape[:axis], index._array.size, *shape[axis + 1 :]) if shape else ()
     if check_tensor(source, where)._array.dtype != input._array.dtype:
         raise shape_error(where, "self and source expected to have the same dtype", input, source)
@@ -267,7 +269,7 @@ def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
         IndexError: if there is no such entry, or the index is not a vector.
         RuntimeError: if the index is neither int32 nor int64.
     """
-    axis = _along(input, dim, index, "index_select")
+    axis = check_entries(input, dim, index, "index_select")
     if not input._array.ndim and index._array.size != 1:
         raise RuntimeError(f"index_select: a scalar has one entry, got a {describe(index)}")
     return IndexSelect.apply(input, index, dim=axis)
@@ -283,8 +285,8 @@ def index_add(
         IndexError: if there is no such entry.
         RuntimeError: if the source does not fit.
     """
-    axis = _along(input, dim, index, "index_add")
-    values = _check_source(input, axis, index, source, "index_add")
+    axis = check_entries(input, dim, index, "index_add")
+    values = check_source(input, axis, index, source, "index_add")
     factor = as_factor(alpha, values._array.dtype, "index_add")
     return IndexAdd.apply(input, index, values, dim=axis, alpha=factor)
 
@@ -298,9 +300,9 @@ def index_copy(input: "Tensor", dim: int, index: "Tensor", source: "Tensor") -> 
         IndexError: if there is no such entry.
         RuntimeError: if the source does not fit.
     """
-    axis = _along(input, dim, index, "index_copy", (np.int64,))
+    axis = check_entries(input, dim, index, "index_copy", (np.int64,))
     return IndexCopy.apply(
-        input, index, _check_source(input, axis, index, source, "index_copy"), dim=axis
+        input, index, check_source(input, axis, index, source, "index_copy"), dim=axis
     )
 
 
@@ -312,7 +314,7 @@ def index_fill(input: "Tensor", dim: int, index: "Tensor", value: Any) -> "Tenso
         IndexError: if there is no such entry, or the index is not int64.
         RuntimeError: if the value does not fit into the dtype.
     """
-    axis = _along(input, dim, index, "index_fill", (np.int64,))
+    axis = check_entries(input, dim, index, "index_fill", (np.int64,))
     if isinstance(value, TensorBase):
         if value._array.ndim:
             raise RuntimeError(

@@ -11,7 +11,14 @@ from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import cast, category, check_tensor
 from offgrad.ops._core.updates import Update
-from offgrad.ops._indexing.scattering import ScatterAdd, check_index, scatter, scatter_add
+from offgrad.ops._indexing.along_dim import check_entries, check_source
+from offgrad.ops._indexing.scattering import (
+    ScatterAdd,
+    check_index,
+    fitting,
+    scatter,
+    scatter_add,
+)
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -170,19 +177,24 @@ def scatter_reduce(
         return _mean(total, x, axis, index, include_self)
     if reduce == "sum":
         check_index(x, axis, index, "scatter", x, source)
-        return ScatterSum.apply(start, index, source, dim=axis)
+        return ScatterSum.apply(start, index, fitting(source, index), dim=axis)
     options = {"reduce": reduce, "include_self": include_self}
-    if not x._array.ndim:
-        pair = start.reshape(1), index.reshape(-1), source.reshape(-1)
-        return ScatterReduce.apply(*pair, dim=0, **options).reshape(())
+    if category(x._array.dtype) == 3 and reduce != "prod":
+        raise NotImplementedError(
+            f"scatter_reduce: complex numbers have no order, so no {reduce}, got a {describe(x)}"
+        )
     if not index._array.size and index._array.ndim != x._array.ndim:
         return start.clone() if start is x else start
     check_index(x, axis, index, "scatter", x, source)
+    if x._array.ndim <= 1:  # beside vectors, numbers are vectors of one
+        flat = start.reshape(-1), index.reshape(-1), source.reshape(-1)
+        result = ScatterReduce.apply(*flat, dim=0, **options)
+        return result if x._array.ndim else result.reshape(())
     return ScatterReduce.apply(start, index, source, dim=axis, **options)
 
 
 def _mean(total: "Tensor", x: "Tensor", axis: int, index: "Tensor", include_self: bool) -> "Tensor":
-    dtype = wide_dtype(x._array.dtype)
+    dtype = wide_dtype(x._array.real.dtype)
     ones = x.new_ones(x._array.shape, dtype=dtype)
     start = ones if include_self else scatter(ones, axis, index, 0)
     added = x.new_ones(index._array.shape, dtype=dtype)
@@ -221,21 +233,14 @@ def index_reduce(
             f"index_reduce(): reduce must be one of {', '.join(_REDUCTIONS[1:])}, got {reduce!r}"
         )
     axis = normalize_dim(dim, x._array.ndim, "index_reduce")
-    at = check_tensor(index, "index_reduce")
-    if at._array.ndim > 1:
-        raise IndexError(
-            f"index_reduce(): the index must have at most one dimension, got a {describe(at)}"
-        )
+    at = index
+    check_entries(x, dim, at, "index_reduce")
+    values = check_source(x, axis, at, values, "index_reduce")
     if not values._array.ndim and not x._array.ndim:
         entries = values.reshape(1), reduce
         combined = index_reduce(x.reshape(1), 0, at, *entries, include_self=include_self)
         return combined.reshape(())
     shape = values._array.shape
-    if shape and shape[axis] != at._array.size:
-        raise RuntimeError(
-            "index_reduce(): the index must have an element for each slice of the source, got a "
-            f"{describe(at)} for a {describe(values)}"
-        )
     spread = np.broadcast_to(
         at._array.reshape(-1, *(1,) * (len(shape) - axis - 1)).astype(np.int64), shape
     )

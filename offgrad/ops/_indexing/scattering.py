@@ -11,7 +11,7 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import (
     normalize_dim,
 )
-from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, element, shape_error
+from offgrad.ops._core.dtypes import check_tensor, element, shape_error
 from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._core.sparse_data import sparse_gradient
 from offgrad.ops._core.updates import Update
@@ -95,6 +95,8 @@ class ScatterAdd(Update, _AtIndex):
 
     def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
         at = np.atleast_1d(index)
+        if not at.size:  # it may have another number of dimensions
+            return
         values = memory.contiguous(_part(np.atleast_1d(source), at))
         kernels.scatter_add(np.atleast_1d(out), at, values, dim)
 
@@ -119,6 +121,8 @@ class Scatter(Update, _AtIndex):
 
     def change(self, out: Array, index: Array, source: Array, dim: int) -> None:
         at = np.atleast_1d(index)
+        if not at.size:  # it may have another number of dimensions
+            return
         values = memory.contiguous(_part(np.atleast_1d(source), at))
         kernels.scatter(np.atleast_1d(out), at, values, dim)
 
@@ -143,6 +147,8 @@ class ScatterValue(Update, _AtIndex):
 
     def change(self, out: Array, index: Array, dim: int, value: Any) -> None:
         at = np.atleast_1d(index)
+        if not at.size:  # it may have another number of dimensions
+            return
         values = memory.empty(at.shape, out.dtype)
         values[...] = value
         kernels.scatter(np.atleast_1d(out), at, values, dim)
@@ -231,6 +237,14 @@ def check_index(input: "Tensor", axis: int, index: "Tensor", where: str, *others
         )
 
 
+def fitting(source: TensorBase, index: "Tensor") -> "Tensor":
+    """Return `source`; if the index is empty, which may have any shape, none of its elements."""
+    tensor: Tensor = source  # type: ignore[assignment]
+    if index._array.size:
+        return tensor
+    return tensor.reshape(-1)[:0].reshape(index._array.shape)
+
+
 @with_numpy_names
 def gather(input: "Tensor", dim: int, index: "Tensor", *, sparse_grad: bool = False) -> "Tensor":
     """Return ``out[i][j] = input[index[i][j]][j]`` (for dim 0), of the shape of `index`.
@@ -294,7 +308,7 @@ def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "T
     if check_tensor(src, "scatter_add")._array.dtype != input._array.dtype:
         raise shape_error("scatter_add", _ONE_DTYPE, input, src)
     check_index(input, axis, index, "scatter_add", input, src)
-    return ScatterAdd.apply(input, index, src, dim=axis)
+    return ScatterAdd.apply(input, index, fitting(src, index), dim=axis)
 
 
 @with_numpy_names
@@ -326,7 +340,7 @@ def scatter(
         if reduce not in ("add", "multiply"):
             raise RuntimeError(f"scatter: reduce must be 'add' or 'multiply', got {reduce!r}")
         if not isinstance(source, TensorBase):
-            source = as_tensor_of(source, input._array.dtype, "scatter").expand(index.shape)
+            source = wrap(element(source, input._array.dtype, "scatter")).expand(index.shape)
         if reduce == "multiply":
             return input.scatter_reduce(axis, index, source, "prod")
         return scatter_add(input, axis, index, source)
@@ -334,7 +348,7 @@ def scatter(
         if source._array.dtype != input._array.dtype:
             raise shape_error("scatter", _ONE_DTYPE, input, source)
         check_index(input, axis, index, "scatter", input, source)  # type: ignore[arg-type]
-        return Scatter.apply(input, index, source, dim=axis)  # type: ignore[arg-type]
+        return Scatter.apply(input, index, fitting(source, index), dim=axis)
     check_index(input, axis, index, "scatter", input)
     number = element(source, input._array.dtype, "scatter")
     return ScatterValue.apply(input, index, dim=axis, value=number)
