@@ -168,22 +168,23 @@ def test_a_full_drive_after_the_step_is_no_error_of_the_step() -> None:
 
 @pytest.mark.parametrize("codec", ["bfloat16", "float16", "int8"])
 def test_optimizer_state_may_be_stored_rounded(codec: str) -> None:
-    def losses(**options: Any) -> list[float]:
+    def trained(**options: Any) -> tuple[list[float], list[bytes]]:
         offgrad.manual_seed(3)
         with offgrad.offload_model("disk", window=4 * PAGE, **options):
             model = mlp(6)
         optimizer = optim.AdamW(model.parameters(), lr=1e-3)
-        found = []
+        losses = []
         for x, y in batches(6):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            found.append(loss.item())
-        return found
+            losses.append(loss.item())
+        return losses, [each.detach().numpy().tobytes() for each in model.parameters()]
 
-    exact, rounded = losses(), losses(state=f"cast:{codec},then=disk")
-    assert rounded != exact
+    exact, weights = trained()
+    rounded, rounded_weights = trained(state=f"cast:{codec},then=disk")
+    assert rounded_weights != weights
     assert rounded == pytest.approx(exact, rel=0.05)
 
 
