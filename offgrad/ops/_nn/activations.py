@@ -58,9 +58,13 @@ class ReluBackward(Op):
 
     def forward(self, grad: Array, result: Array) -> Array:
         self.save(result=result)
-        out = memory.empty(grad.shape, grad.dtype)
         # The result is never negative; the gradient passes where it is NaN, so that NaN stays.
-        if grad.nbytes < memory.POOL_THRESHOLD or grad.dtype.kind != "f":
+        if grad.nbytes < memory.POOL_THRESHOLD:
+            out = memory.zeros(grad.shape, grad.dtype)
+            np.copyto(out, grad, where=result.astype(np.bool_))
+            return out
+        out = memory.empty(grad.shape, grad.dtype)
+        if grad.dtype.kind != "f":
             # Bits times 0 or 1, as integers: the product of a gradient that is not finite is NaN.
             bits = _BITS[grad.dtype.itemsize]
             np.multiply(grad.view(bits), result != 0, out=out.view(bits))
