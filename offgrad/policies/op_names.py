@@ -69,9 +69,13 @@ def match_op(patterns: tuple[str, ...], node: str) -> bool:
 
 
 def is_known_op(pattern: str) -> bool:
-    """Return whether a pattern matches an operation of the library, or of a Function so far."""
+    """Return whether a pattern matches an operation of the library, or of a Function so far.
+
+    Nodes that share a class get their names at first use, so the name of a node of any function is
+    known.
+    """
     names = op_names()
-    wanted = simplified(pattern)
+    wanted = simplified(operation(pattern))
     return any(match_op((pattern,), each) for each in names.nodes) or any(
         matches(wanted, simplified(each)) for each in (*known_ops(), *names.functions)
     )

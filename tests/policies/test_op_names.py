@@ -6,6 +6,7 @@ import pytest
 
 import offgrad
 from offgrad import nn
+from offgrad.autograd.op import registry
 from offgrad.policies import Keep, Offload, Policy, SaveContext, When, parse_policy
 from offgrad.policies.op_names import is_known_op, is_known_slot, match_op, op_names
 from offgrad.session.op_names import LibraryNames
@@ -110,6 +111,15 @@ class _Seen(Policy):
         return Keep()
 
 
+@pytest.fixture
+def as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that share a class have not been named yet."""
+    own = {each.__name__ for each in registry}
+    nodes = property(lambda self: own)
+    monkeypatch.setattr(type(op_names()), "nodes", nodes)
+
+
+@pytest.mark.usefixtures("as_in_a_new_process")
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_names_of_all_operations_are_known(spec: OpSpec) -> None:
     seen = _Seen()
@@ -141,8 +151,8 @@ def test_slots_that_no_operation_has_are_refused() -> None:
 def test_nodes_that_the_library_does_not_have_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the op 'GleuBackward0'; did you mean .*GeluBackward0"):
         When("disk", op="GleuBackward0")
-    with pytest.raises(ValueError, match="made_by 'GeluBackward7'"):
-        When("disk", made_by=["Gelu", "GeluBackward7"])
+    with pytest.raises(ValueError, match="made_by 'GleuBackward7'"):
+        When("disk", made_by=["Gelu", "GleuBackward7"])
 
 
 def test_names_of_functions_that_are_not_yet_defined_are_accepted() -> None:
