@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offgrad_storage.files.spill_directory import spill_directory
 
+from offgrad._files import replacing
 from offgrad.prediction.machine import Machine
 from offgrad.prediction.measurements import measure
 
@@ -81,6 +82,5 @@ def _save(machines: dict[str, Machine]) -> None:
     with suppress(OSError, RuntimeError):
         path = cache_file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        own = path.with_suffix(f".{os.getpid()}")
-        own.write_text(json.dumps(content, indent=1) + "\n")
-        own.replace(path)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(content, indent=1) + "\n")

@@ -16,11 +16,16 @@ from typing import Any, Self
 
 import numpy as np
 
+from offgrad._files import replacing
 from offgrad.memory import format_nbytes
 from offgrad.policies import SaveContext
 
 VERSION = 1
 """Of the format. A reader refuses files of another."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+"""The first bytes of a recording."""
+
 _FORMAT = "offgrad recording"
 
 
@@ -173,8 +178,11 @@ class Recording:
         return {"format": _FORMAT, "version": VERSION, **asdict(self)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it into a file, as compressed JSON."""
-        with gzip.open(path, "wt", encoding="utf-8", compresslevel=5) as file:
+        """Write it into a file, as compressed JSON. What was in the file stays after an error."""
+        with (
+            replacing(path) as temporary,
+            gzip.open(temporary, "wt", encoding="utf-8", compresslevel=5) as file,
+        ):
             json.dump(self.to_dict(), file, separators=(",", ":"))
 
     @classmethod
@@ -187,7 +195,7 @@ class Recording:
         """
         try:
             data = Path(path).read_bytes()
-            content = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
+            content = json.loads(gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data)
         except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError):
             raise _not_a_recording(path, "it is no JSON, or damaged") from None
         if isinstance(content, dict) and {"timeline", "spans"} <= content.keys():

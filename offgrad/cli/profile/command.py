@@ -3,6 +3,7 @@
 import atexit
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 
+from offgrad._files import replacing
 from offgrad.cli.errors import BadValue
 from offgrad.cli.folders import use_spill_directory
 from offgrad.cli.run.live import show
@@ -18,6 +20,7 @@ from offgrad.cli.saves import StepSaves
 from offgrad.cli.script import Script
 from offgrad.optim.hooks import register_optimizer_step_post_hook
 from offgrad.prediction import Recording
+from offgrad.prediction.recording import GZIP_MAGIC
 from offgrad.profiler import Profile
 from offgrad.profiler import profile as record
 
@@ -75,7 +78,7 @@ def profile(
       offgrad profile --saves run.offgrad train.py --epochs 1
       offgrad profile -o small -m package.train --batch 8
 
-    Exit status: that of the script; 2 for bad values.
+    Exit status: that of the script; 1 if a file was not written; 2 for bad values.
     """
     program = Script(script, arguments, is_module)
     try:
@@ -98,6 +101,8 @@ def profile(
 
 def _made(output: str) -> Path:
     """Return the folder of the results, absolute, since the script may change its own."""
+    if not output:
+        raise BadValue("--output needs the name of a folder, got none")
     try:
         folder = Path(output).absolute()
         if folder.is_file():
@@ -115,10 +120,13 @@ def _writable(saves: str) -> Path:
     path = Path(saves).absolute()
     try:
         existed = path.exists()
-        with path.open("ab"):
-            pass
+        with path.open("a+b") as file:
+            file.seek(0)
+            start = file.read(len(GZIP_MAGIC))
         if not existed:
             path.unlink()
+        if start and start != GZIP_MAGIC:
+            raise BadValue(f"--saves {saves}: the file exists and is no recording; name another")
         return path
     except OSError as error:
         raise BadValue(f"--saves {saves} cannot be written: {error.strerror or error}") from None
@@ -136,8 +144,9 @@ def _record(program: Script, folder: Path, saves: Path | None) -> None:
         atexit.unregister(ending.finish)
         ending.close()
         raise
-    except KeyboardInterrupt:
-        ending.is_interrupted = True
+    except BaseException as error:
+        ending.has_failed = True
+        ending.is_interrupted = isinstance(error, KeyboardInterrupt)
         raise
 
 
@@ -145,12 +154,16 @@ class _Ending:
     """Records from its making to `finish`.
 
     Attributes:
-        is_interrupted: whether Ctrl-C ended the program.
+        has_failed: whether an error, `sys.exit` or a signal ended the program.
+        is_interrupted: whether that was Ctrl-C.
     """
 
     def __init__(self, folder: Path, file: Path | None) -> None:
-        self.is_interrupted = self._is_terminated = False
+        self.has_failed = self.is_interrupted = self._is_terminated = False
         self._folder, self._file = folder, file
+        # A shell starts background jobs with Ctrl-C ignored.
+        signals = (signal.SIGINT, signal.SIGTERM)
+        self._handled = [each for each in signals if signal.getsignal(each) != signal.SIG_IGN]
         self._pid = os.getpid()
         self._recording = record()
         self._profile = self._recording.__enter__()
@@ -174,19 +187,47 @@ class _Ending:
         self._recording.__exit__(None, None, None)
 
     def finish(self) -> None:
-        """End it, write the results and print the tables; in a forked child nothing."""
+        """End it, write the results and print the tables; in a forked child nothing.
+
+        A signal that comes meanwhile takes effect once they are written, a second one at once.
+        """
         if os.getpid() != self._pid:
             return
-        self.close()
-        self._report()
+        for each in self._handled:
+            signal.signal(each, self._note)
+        failures = []
+        try:
+            self.close()
+            failures = self._report()
+        except Exception as error:
+            if not (self.is_interrupted or self._is_terminated):
+                raise
+            # The signal may have come while a module was imported, which does not work now.
+            show(f"offgrad profile: not all was written: {error}")
+        for each in self._handled:
+            signal.signal(each, signal.SIG_DFL)
         if self._is_terminated:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.is_interrupted:
             # Python ends by SIGINT if text that it ran last has raised this; Matplotlib runs other.
             with suppress(KeyboardInterrupt):
                 exec("raise KeyboardInterrupt")
+        elif failures and not self.has_failed:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.flush()
+            os._exit(1)  # the last callback at exit cannot change the status otherwise
 
-    def _report(self) -> None:
+    def _note(self, signum: int, frame: object) -> None:
+        for each in self._handled:
+            signal.signal(each, signal.SIG_DFL)
+        self.is_interrupted |= signum == signal.SIGINT
+        self._is_terminated |= signum == signal.SIGTERM
+        show("offgrad profile: ends once the results are written; a second signal ends it at once")
+
+    def _report(self) -> list[str]:
+        """Write the results and print the tables; return a line for each file that failed."""
         if not self._profile.peak_nbytes:
             show(
                 "offgrad profile: nothing to write: the script made no tensor; does it train with "
@@ -194,28 +235,31 @@ class _Ending:
             )
             with suppress(OSError):  # not empty: of an earlier run
                 self._folder.rmdir()
-            return
+            return []
         show(str(self._profile))
         written, failures = write(self._profile, self._folder)
         show(f"offgrad profile: wrote {', '.join(written) or 'nothing'} to {self._folder}")
+        if self._saves is not None and self._file is not None:
+            recording = self._saves.recording
+            if recording is None:
+                show(f"offgrad profile: {self._file.name}: nothing was saved for backward")
+            else:
+                failures += self._write_saves(recording, self._file)
         for each in failures:
             show(f"offgrad profile: {each}")
-        if self._saves is not None:
-            show(f"offgrad profile: {self._write_saves(self._saves.recording)}")
+        return failures
 
-    def _write_saves(self, recording: Recording | None) -> str:
-        """Write the recording; return what was done, as text."""
-        assert self._file is not None
-        if recording is None:
-            return f"{self._file.name}: nothing was saved for backward"
+    def _write_saves(self, recording: Recording, file: Path) -> list[str]:
+        """Write the recording; return a line if that fails."""
         try:
-            recording.save(self._file)
+            recording.save(file)
         except OSError as error:
-            return f"{self._file.name}: {error.strerror or error}"
-        return (
-            f"wrote a step for offgrad replay to {self._file}; with --saves all figures are those "
-            "of the policy keep"
+            return [f"{file.name}: {error.strerror or error}"]
+        show(
+            f"offgrad profile: wrote a step for offgrad replay to {file}; with --saves all figures "
+            "are those of the policy keep"
         )
+        return []
 
 
 def write(prof: Profile, folder: Path) -> tuple[list[str], list[str]]:
@@ -231,10 +275,9 @@ def write(prof: Profile, folder: Path) -> tuple[list[str], list[str]]:
     written, failures = [], []
     for name, output in outputs.items():
         try:
-            output(folder / name)
+            with replacing(folder / name) as temporary:
+                output(temporary)
             written.append(name)
         except OSError as error:  # a full drive
             failures.append(f"{name}: {error.strerror or error}")
-            with suppress(OSError):
-                (folder / name).unlink()  # half a file
     return written, failures
