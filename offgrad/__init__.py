@@ -112,6 +112,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         special,
         storage,
     )
+    from offgrad._compiled import compile
     from offgrad._config import show_config
     from offgrad.func import vmap
     from offgrad.prediction import estimate
@@ -203,6 +204,7 @@ __all__ = [
     "channels_last",
     "channels_last_3d",
     "checkpoint",
+    "compile",
     "complex128",
     "complex64",
     "contiguous_format",

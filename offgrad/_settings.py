@@ -2,7 +2,6 @@
 
 import importlib
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from offgrad import kernels
@@ -12,7 +11,6 @@ from offgrad.ops._core.device import default as default_device
 
 __all__ = [
     "are_deterministic_algorithms_enabled",
-    "compile",
     "compiled_with_cxx11_abi",
     "get_default_device",
     "get_deterministic_debug_mode",
@@ -52,35 +50,6 @@ _state: dict[str, Any] = {
     "interop threads": 1,
     "warn always": False,
 }
-
-
-def compile(
-    model: Callable[..., Any] | None = None,
-    *,
-    fullgraph: bool = False,
-    dynamic: bool | None = None,
-    backend: Any = None,
-    mode: str | None = None,
-    options: Any = None,
-    name: str | None = None,
-    disable: bool = False,
-    **further: Any,
-) -> Any:
-    """Return the model or function itself: kernels are compiled already.
-
-    Without a model, return a decorator that does so. All options are accepted.
-
-    Raises:
-        RuntimeError: both `mode` and `options` are given.
-        TypeError: `model` cannot be called.
-    """
-    if mode is not None and options is not None:
-        raise RuntimeError("compile: got mode and options; pass one of them")
-    if model is None:
-        return lambda function: compile(function)
-    if not callable(model):
-        raise TypeError(f"compile takes a module or function, got {type(model).__name__}")
-    return model
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

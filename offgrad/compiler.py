@@ -1,10 +1,10 @@
-"""``torch.compiler``: nothing is compiled; functions and modules come back as they are."""
+"""``torch.compiler``: nothing is compiled; functions run as they are."""
 
 import contextlib as _contextlib
 from typing import Any as _Any
 
+from offgrad._compiled import compile as compile
 from offgrad._missing import missing as _missing
-from offgrad._settings import compile as compile
 
 
 def is_compiling() -> bool:

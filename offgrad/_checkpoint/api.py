@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from offgrad._warning import warn_program
+
 
 def save(
     obj: object,
@@ -28,11 +30,11 @@ def save(
             file beside it, which the next save to this path removes; never one of a living process.
         pickle_module: only `pickle`.
         pickle_protocol: ``torch.load`` with ``weights_only=True`` reads protocol 2.
-        _use_new_zipfile_serialization: must be true.
+        _use_new_zipfile_serialization: accepted; the file is a zip file in any case.
         _disable_byteorder_record: accepted.
 
     Raises:
-        RuntimeError: the folder does not exist; or the old format is asked for.
+        RuntimeError: the folder does not exist.
         AttributeError: `f` is neither a path nor a file.
         pickle.PicklingError: an object cannot be pickled.
     """
@@ -41,7 +43,7 @@ def save(
     if pickle_module is not pickle:
         raise TypeError(f"save writes with the pickle module only, got {pickle_module!r}")
     if not _use_new_zipfile_serialization:
-        raise RuntimeError("save writes zip files only; the format before PyTorch 1.6 is read only")
+        warn_program("save writes a zip file, not the format before PyTorch 1.6: readers take both")
     if isinstance(f, (str, os.PathLike)):
         path = os.fspath(f)
         folder = os.path.splitext(os.path.basename(path))[0]

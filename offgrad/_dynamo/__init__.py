@@ -2,10 +2,20 @@
 
 from typing import Any
 
-from offgrad._dynamo import config
+from offgrad._dynamo import config, eval_frame
+from offgrad._dynamo.eval_frame import OptimizedModule
 from offgrad.compiler import allow_in_graph, disable, is_compiling, reset
 
-__all__ = ["allow_in_graph", "config", "disable", "is_compiling", "optimize", "reset"]
+__all__ = [
+    "OptimizedModule",
+    "allow_in_graph",
+    "config",
+    "disable",
+    "eval_frame",
+    "is_compiling",
+    "optimize",
+    "reset",
+]
 
 
 def optimize(*args: Any, **kwargs: Any) -> Any:

@@ -40,11 +40,15 @@ _NOT_METHODS = frozenset({"as_subclass", "register_hook", "new", "dim_order"})
 
 
 def is_overriding(kind: type) -> bool:
-    """Return whether a class has a ``__torch_function__`` that functions call."""
+    """Return whether a class has a ``__torch_function__`` that functions call; not PyTorch's."""
     if kind is TensorBase.tensor_class:
         return False
     found = getattr(kind, "__torch_function__", None)
-    return found is not None and found is not disabled_torch_function
+    return (
+        found is not None
+        and found is not disabled_torch_function
+        and (getattr(found, "__module__", None) or "").partition(".")[0] != "torch"
+    )
 
 
 _plain = {*_NEVER}
@@ -121,8 +125,19 @@ def default_torch_function(
     """
     if not all(issubclass(cls, kind) for kind in types):
         return NotImplemented
-    with DisableTorchFunctionSubclass():
-        result = func(*args, **(kwargs or {}))
+    if func is state.running and not state.enabled:
+        # Functions of this library would not have asked again.
+        name = f"{getattr(func, '__module__', None) or 'torch'}.{getattr(func, '__name__', func)}"
+        raise TypeError(
+            f"{name} is a function of another library that was called with a tensor of offgrad: "
+            "import offgrad's instead, as in import offgrad.nn.functional as F"
+        )
+    outer, state.running = state.running, func
+    try:
+        with DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+    finally:
+        state.running = outer
     if func in plain_results():
         return result
     return _converted(result, cls)

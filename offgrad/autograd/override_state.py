@@ -17,6 +17,7 @@ class _State(threading.local):
         apply_function: called as ``apply_function(cls, args, kwargs)`` for each call of a Function,
             if there is one; it may return NotImplemented.
         is_batched_pass: whether a backward pass runs for several gradients at once.
+        running: the function that `default_torch_function` is calling, if any.
     """
 
     enabled = True
@@ -24,6 +25,7 @@ class _State(threading.local):
     levels: tuple[Any, ...] = ()
     apply_function: Any = None
     is_batched_pass = False
+    running: Any = None
 
 
 state = _State()

@@ -6,7 +6,6 @@ Internal, but for the command itself.
 import contextlib
 import errno
 import importlib
-import os
 import signal
 import sys
 import threading
@@ -18,7 +17,7 @@ import click
 
 import offgrad
 from offgrad.cli.errors import BadValue
-from offgrad.cli.terminal import any_encoding
+from offgrad.cli.terminal import any_encoding, broken_pipe, discard_output
 
 __all__ = ["main"]
 
@@ -103,19 +102,13 @@ def _run(arguments: list[str] | None) -> int | Callable[[], int]:
         click.echo(f"offgrad: {message}", err=True)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output has gone
-        _discard_output()
-        return 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
+        return broken_pipe()
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        _discard_output()
+        discard_output()
         click.echo(f"offgrad: standard output cannot be written to: {error.strerror}", err=True)
         return 1
-
-
-def _discard_output() -> None:
-    """Let Python's flush at exit not report the error of standard output once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """Output for terminals of any width, and files of any encoding."""
 
 import contextlib
+import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -39,3 +41,14 @@ def any_encoding() -> Iterator[None]:
     finally:
         if not stream.closed:
             stream.reconfigure(errors=errors)
+
+
+def discard_output() -> None:
+    """Let Python's flush at exit not report the error of standard output once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def broken_pipe() -> int:
+    """Return the exit status where the reader of our output has gone."""
+    discard_output()
+    return 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1

@@ -51,7 +51,7 @@ class Parameter(Tensor, metaclass=_ParameterMeta):
         parameter: Parameter = _new(kind, source, requires_grad)
         return parameter
 
-    def __init__(self, data: Any = None, requires_grad: bool = True) -> None:
+    def __init__(self, data: Any = None, requires_grad: bool = True, *_: Any, **__: Any) -> None:
         """`__new__` does it all, so that subclasses may take other arguments."""
 
     def __repr__(self, **options: Any) -> str:

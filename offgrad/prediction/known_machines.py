@@ -9,7 +9,6 @@ from pathlib import Path
 
 from offgrad_storage.files.spill_directory import spill_directory
 
-from offgrad._files import replacing
 from offgrad.prediction.machine import Machine
 from offgrad.prediction.measurements import measure
 
@@ -82,5 +81,6 @@ def _save(machines: dict[str, Machine]) -> None:
     with suppress(OSError, RuntimeError):
         path = cache_file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n")
+        own = path.with_suffix(f".{os.getpid()}")
+        own.write_text(json.dumps(content, indent=1) + "\n")
+        own.replace(path)

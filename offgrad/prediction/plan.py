@@ -8,6 +8,12 @@ from offgrad.policies import Placement, Policy, SaveContext, parse_policy
 from offgrad.policies.base import Wrapper
 from offgrad.prediction.simulation import Replay
 
+NO_CHOICES = (
+    "One policy for all tensors: no choices for single operations and modules take less time, as "
+    "far as the search went."
+)
+"""The reason for a plan without choices."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -96,6 +102,6 @@ class Plan(Wrapper):
                 f"  instead of {other.seconds:.3f} s, {format_nbytes(other.peak_nbytes)}: "
                 f"{other.policy}"
             )
-        lines += map(str, self.choices)
+        lines += map(str, self.choices) if self.choices else [NO_CHOICES]
         lines.append(f"As text: {self.text}")
         return "\n".join(lines)

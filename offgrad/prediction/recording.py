@@ -4,6 +4,7 @@ It knows no policy: memory that only backward needs is recorded apart from all o
 the moment at which the program dropped it. So `replay` can let any policy decide.
 """
 
+import errno
 import gzip
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from offgrad._files import replacing
+from offgrad._checkpoint.writer import replacing
 from offgrad.memory import format_nbytes
 from offgrad.policies import SaveContext
 
@@ -178,12 +179,18 @@ class Recording:
         return {"format": _FORMAT, "version": VERSION, **asdict(self)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it into a file, as compressed JSON. What was in the file stays after an error."""
+        """Write it into a file, as compressed JSON. What was in the file stays after an error.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        if not Path(path).absolute().parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
         with (
-            replacing(path) as temporary,
-            gzip.open(temporary, "wt", encoding="utf-8", compresslevel=5) as file,
+            replacing(os.fspath(path)) as file,
+            gzip.open(file, "wt", encoding="utf-8", compresslevel=5) as text,
         ):
-            json.dump(self.to_dict(), file, separators=(",", ":"))
+            json.dump(self.to_dict(), text, separators=(",", ":"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -183,8 +183,6 @@ class Scaled(nn.Parameter):
         self.scale = scale  # type: ignore[attr-defined]
         return self  # type: ignore[return-value]
 
-    def __init__(self, data: Any, scale: int = 3) -> None: ...
-
 
 class Special(offgrad.Tensor):
     pass

@@ -116,6 +116,31 @@ def test_fork_with_live_graphs(
     assert list((tmp_path / "spill").iterdir()) == []
 
 
+IN_CHILD = """
+    import multiprocessing
+
+    def train():
+        global loss
+        with offgrad.offload("zarr,min=0"):
+            loss = forward()
+        assert grad(loss, retain_graph=True).equal(expected), "the child's gradient"
+
+    child = multiprocessing.get_context("fork").Process(target=train)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_children_of_multiprocessing_leave_no_folder(tmp_path: Path, run_python: RunPython) -> None:
+    result = run_python(START + IN_CHILD, "last")
+    assert result.returncode == 0, result.stderr
+    assert not result.stderr
+    assert list((tmp_path / "spill").iterdir()) == []
+
+
 ENDINGS = {
     "graph": "with session: loss = forward()",
     "graph gone back through": "with session: loss = forward()\n    grad(loss, retain_graph=True)",

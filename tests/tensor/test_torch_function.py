@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import offgrad
+
 PROGRAM = """
 import copy, importlib, pickle, sys
 torch = importlib.import_module(sys.argv[1])
@@ -223,3 +225,22 @@ def test_programs_give_the_same_as_with_torch() -> None:
     ]
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) > 50
+
+
+def test_functions_of_pytorch_are_named() -> None:
+    torch = pytest.importorskip("torch")
+    x, y = offgrad.ones(2), torch.ones(2)
+    for call in (
+        lambda: torch.nn.functional.relu(x),
+        lambda: torch.exp(x),
+        lambda: torch.stack([x]),
+    ):
+        with pytest.raises(TypeError, match="function of another library"):
+            call()
+    for call in (
+        lambda: offgrad.exp(y),
+        lambda: offgrad.cat([y]),
+        lambda: offgrad.nn.functional.conv2d(y, y),
+    ):
+        with pytest.raises(TypeError, match="PyTorch's Tensor"):
+            call()

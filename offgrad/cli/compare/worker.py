@@ -96,6 +96,7 @@ def _work(
             worker.make(text, session, library)
             report("ready", **worker.sizes())
             worker.train(turns.get)
+            worker.report_missing_steps()
     except NotTrainable as error:
         report("refused", message=str(error))
     except Exception as error:
@@ -144,6 +145,13 @@ class _Worker:
         """Train all steps."""
         assert self._trained is not None
         self._trained.train(turn, self._done)
+
+    def report_missing_steps(self) -> None:
+        """Report that a script ended before the last step."""
+        steps = self._config.steps
+        if self._num_steps < steps:
+            made = f"after {self._num_steps} of {steps} steps"
+            self._report("warning", message=f"{self._config.target} ended by itself {made}")
 
     def report_failure(self, error: Exception) -> None:
         """Report that memory ran out."""

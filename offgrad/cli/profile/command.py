@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from offgrad._files import replacing
 from offgrad.cli.errors import BadValue
 from offgrad.cli.folders import use_spill_directory
 from offgrad.cli.run.live import show
@@ -206,17 +205,17 @@ class _Ending:
             show(f"offgrad profile: not all was written: {error}")
         for each in self._handled:
             signal.signal(each, signal.SIG_DFL)
+        if not (self._is_terminated or self.is_interrupted or failures):
+            return
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.flush()
         if self._is_terminated:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.is_interrupted:
-            # Python ends by SIGINT if text that it ran last has raised this; Matplotlib runs other.
-            with suppress(KeyboardInterrupt):
-                exec("raise KeyboardInterrupt")
-        elif failures and not self.has_failed:
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    with suppress(OSError):
-                        stream.flush()
+            os.kill(os.getpid(), signal.SIGINT)
+        elif not self.has_failed:
             os._exit(1)  # the last callback at exit cannot change the status otherwise
 
     def _note(self, signum: int, frame: object) -> None:
@@ -238,7 +237,8 @@ class _Ending:
             return []
         show(str(self._profile))
         written, failures = write(self._profile, self._folder)
-        show(f"offgrad profile: wrote {', '.join(written) or 'nothing'} to {self._folder}")
+        if written:
+            show(f"offgrad profile: wrote {', '.join(written)} to {self._folder}")
         if self._saves is not None and self._file is not None:
             recording = self._saves.recording
             if recording is None:
@@ -263,21 +263,27 @@ class _Ending:
 
 
 def write(prof: Profile, folder: Path) -> tuple[list[str], list[str]]:
-    """Write all outputs; return the names of the files, and a line for each that failed."""
+    """Write all outputs; return the names of the files, and a line for each that failed.
+
+    A file that fails stays as an earlier run has left it.
+    """
     outputs: dict[str, Callable[[Path], Any]] = {
         "profile.json": prof.save,
         "trace.json": prof.save_trace,
         "memory.png": lambda path: prof.plot(path),
+        "report.html": prof.report,
     }
-    report = getattr(prof, "report", None)
-    if report is not None:
-        outputs["report.html"] = report
     written, failures = [], []
-    for name, output in outputs.items():
-        try:
-            with replacing(folder / name) as temporary:
-                output(temporary)
-            written.append(name)
-        except OSError as error:  # a full drive
-            failures.append(f"{name}: {error.strerror or error}")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
+            for name, output in outputs.items():
+                path = Path(unfinished, name)
+                try:
+                    output(path)
+                    path.replace(folder / name)
+                    written.append(name)
+                except OSError as error:  # a full drive
+                    failures.append(f"{name}: {error.strerror or error}")
+    except OSError as error:
+        failures.append(f"{folder}: {error.strerror or error}")
     return written, failures

@@ -22,6 +22,7 @@ from offgrad.memory import format_nbytes
 from offgrad.policies import parse_policy
 from offgrad.policies.rule_matches import check_ops
 from offgrad.session import ModelOffload, OffloadSession, offload, offload_model
+from offgrad.session.paging.page_policies import PagePolicies
 from offgrad.session.scope import share_hooks
 
 
@@ -143,6 +144,11 @@ def _settings(
     """Return the options, checked; the folder is in use from now on."""
     _check_policy("--policy", policy)
     _check_policy("--offload-model", model_policy)
+    if model_policy is not None:
+        try:
+            PagePolicies(model_policy, None, None)
+        except ValueError as error:
+            raise BadValue(f"--offload-model: {error}") from None
     try:
         limit = None if memory_limit is None else memory.parse_nbytes(memory_limit)
     except ValueError as error:

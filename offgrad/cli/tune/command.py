@@ -1,6 +1,7 @@
 """``offgrad tune``: choose a policy for a recorded step, or for a script."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from offgrad.cli.replay.command import load, machine_for, table
 from offgrad.cli.run.live import show
 from offgrad.cli.saves import StepSaves
 from offgrad.cli.script import Script
-from offgrad.cli.terminal import print_table
+from offgrad.cli.terminal import broken_pipe, print_table
 from offgrad.memory import format_nbytes, parse_nbytes
 from offgrad.prediction import Machine, Recording, choose
-from offgrad.prediction.plan import Choice
+from offgrad.prediction.plan import NO_CHOICES, Choice
 
 
 @click.command(
@@ -141,9 +142,12 @@ def _record_and_tune(
         return 1
     try:
         _tune(saves.recording, nbytes, machine, seconds)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         show("offgrad: interrupted")
         return 130
+    except BrokenPipeError:
+        return broken_pipe()
     return 0
 
 
@@ -157,6 +161,8 @@ def _tune(loaded: Recording, nbytes: int, machine: Machine, seconds: float) -> N
     console.print(f"Held for backward: at most {format_nbytes(nbytes)}.", highlight=False)
     if plan.choices:
         print_table(console, _reasons(plan.choices))
+    else:
+        console.print(NO_CHOICES, highlight=False)
     click.echo(str(plan))
 
 

@@ -303,10 +303,18 @@ def check_operand(value: Any, where: str) -> Any:
         )
     if not isinstance(value, (TensorBase, bool, int, float, complex, np.generic)):
         raise TypeError(
-            f"{where} takes tensors and numbers, got {type(value).__name__}; convert it with "
+            f"{where} takes tensors and numbers, got {_class_of(value)}; convert it with "
             "offgrad.tensor()"
         )
     return value
+
+
+def _class_of(value: Any) -> str:
+    """Return the name of a class, for a message; that of PyTorch's tensors is ours as well."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] != "torch":
+        return kind.__name__
+    return f"PyTorch's {kind.__name__} (offgrad.from_dlpack shares its memory)"
 
 
 def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
@@ -322,7 +330,7 @@ def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]"
 def floating(input: TensorLike, where: str) -> "Tensor":
     """Return `input` as a floating point or complex tensor: integers become the default dtype."""
     if not isinstance(input, TensorBase):
-        raise TypeError(f"{where} takes a tensor, got {type(input).__name__}")
+        raise TypeError(f"{where} takes a tensor, got {_class_of(input)}")
     if category(metadata(input).dtype) >= 2:
         return input
     return as_tensor_of(input, _default_dtype, where)
@@ -346,7 +354,7 @@ def real_floating(input: TensorLike, where: str) -> "Tensor":
 def check_tensor(value: Any, where: str) -> "Tensor":
     """Return `value`, which must be a tensor."""
     if not isinstance(value, TensorBase):
-        raise TypeError(f"{where} takes a tensor, got {type(value).__name__}")
+        raise TypeError(f"{where} takes a tensor, got {_class_of(value)}")
     return value  # type: ignore[return-value]
 
 

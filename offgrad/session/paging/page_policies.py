@@ -3,7 +3,18 @@
 from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd.tensor_base import metadata
-from offgrad.policies import ByModule, Keep, Policy, SaveContext, Spill, Store, as_policy
+from offgrad.policies import (
+    ByModule,
+    Cast,
+    Keep,
+    Offload,
+    Policy,
+    Recompute,
+    SaveContext,
+    Spill,
+    Store,
+    as_policy,
+)
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -18,6 +29,9 @@ class PagePolicies:
     Args:
         policy: of parameters.
         gradients, state: of the others; None for that of parameters.
+
+    Raises:
+        ValueError: one recomputes, or rounds what is no optimizer state.
     """
 
     def __init__(self, policy: Any, gradients: Any, state: Any) -> None:
@@ -27,6 +41,8 @@ class PagePolicies:
             "gradients": self.parameters if gradients is None else as_policy(gradients),
             "optimizer state": self.parameters if state is None else as_policy(state),
         }
+        for role, each in self._policies.items():
+            _check(each, role)
 
     def __contains__(self, role: str) -> bool:
         return role in self._policies
@@ -60,16 +76,29 @@ class PagePolicies:
             rule = policy.find(module)
             policy = Keep() if rule is None else rule.policy
         placement = policy.place(context) or Keep()
-        if isinstance(placement, Keep):
-            return placement
-        if not isinstance(placement, (Store, Spill)):
+        if not isinstance(placement, (Keep, Store, Spill)):
             raise ValueError(
                 f"{role} cannot be recomputed: a policy for them returns Keep, Store or Spill, but "
                 f"{policy} returned {placement} for {context}"
             )
-        if not placement.lossless and role != "optimizer state":
-            raise ValueError(
-                f"{role} must come back bit for bit, but {policy} rounds: name a lossless store, "
-                "and pass state= for optimizer state alone"
-            )
+        if role != "optimizer state" and not isinstance(placement, Keep) and not placement.lossless:
+            raise _rounding(policy, role)
         return placement
+
+
+def _check(policy: Policy, role: str) -> None:
+    """Raise ValueError for a policy that stores no tensor of a role as it is."""
+    if isinstance(policy, Recompute):
+        raise ValueError(
+            f"{role} cannot be recomputed, so {policy} would store none: name a store, such as disk"
+        )
+    rounds = isinstance(policy, Cast) or (isinstance(policy, Offload) and not policy.lossless)
+    if rounds and role != "optimizer state":
+        raise _rounding(policy, role)
+
+
+def _rounding(policy: Policy, role: str) -> ValueError:
+    return ValueError(
+        f"{role} must come back bit for bit, but {policy} rounds: name a lossless store, and pass "
+        "state= for optimizer state alone"
+    )

@@ -233,8 +233,9 @@ def _end_abandoned(reference: object = None) -> None:
 
 def _close_at_exit(are_executors_ending: bool) -> None:
     begun = []
+    waits = are_executors_ending and not _is_last_call()
     for closing in list(_open.values()):
-        if closing.is_forked() or (are_executors_ending and not closing.needs_executors):
+        if closing.is_forked() or (waits and not closing.needs_executors):
             continue
         try:
             closing.begin_close()
@@ -243,6 +244,15 @@ def _close_at_exit(are_executors_ending: bool) -> None:
             _print_at_exit(error)
     for closing in begun:
         closing.close_at_exit()
+
+
+def _is_last_call() -> bool:
+    """Whether this process, one of multiprocessing, ends without handlers of ``atexit``."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return False
+    main = threading.main_thread()
+    return all(each.daemon or each is main for each in threading.enumerate())
 
 
 def _print_at_exit(error: StoreError) -> None:

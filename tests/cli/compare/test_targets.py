@@ -108,6 +108,8 @@ def test_a_script_that_ends_early_and_one_that_fails(run: Finished, tmp_path: Pa
     done = run("compare", *arguments, "--", "--batch-size", "8", "--steps", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [len(each["steps"]) for each in _runs(tmp_path)] == [2]
+    assert "warning: train.py ended by itself after 2 of 5 steps" in " ".join(done.stdout.split())
+    assert "ended by itself" in (tmp_path / "offgrad-compare" / "compare.md").read_text()
     done = run("compare", *arguments, "--", "--batch-size", "eight")
     assert done.returncode == 1
     assert "invalid int value: 'eight'" in done.stdout

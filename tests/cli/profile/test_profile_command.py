@@ -14,6 +14,7 @@ import pytest
 import offgrad
 from offgrad.cli.profile.command import write
 from offgrad.prediction import Recording
+from offgrad.prediction.recording import GZIP_MAGIC
 from offgrad.profiler import profile
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -105,6 +106,41 @@ def test_sigterm_leaves_the_profile(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "offgrad-profile" / "report.html").exists()
 
 
+WRITING = """
+import signal
+import offgrad
+from offgrad.profiler import Profile
+
+offgrad.zeros(1000)
+save = Profile.save_trace
+
+def interrupted(self, path):
+    for _ in range({signals}):
+        signal.raise_signal({signal})
+    save(self, path)
+
+Profile.save_trace = interrupted
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_it_write_first_and_a_second_one_ends_it(
+    run: Run, tmp_path: Path, number: int
+) -> None:
+    (tmp_path / "train.py").write_text(WRITING.format(signal=int(number), signals=1))
+    result = run("profile", "train.py")
+    assert result.returncode == -number
+    assert "Traceback" not in result.stderr
+    assert "a second signal ends it at once" in result.stderr
+    names = {each.name for each in (tmp_path / "offgrad-profile").iterdir()}
+    assert names == {"profile.json", "trace.json", "memory.png", "report.html"}
+    (tmp_path / "train.py").write_text(WRITING.format(signal=int(number), signals=2))
+    assert run("profile", "-o", "killed", "train.py").returncode == -number
+    assert not (tmp_path / "killed" / "trace.json").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -113,12 +149,14 @@ def test_sigterm_leaves_the_profile(run: Run, tmp_path: Path) -> None:
         (("-o", "train.py", "train.py"), "--output train.py cannot be written to"),
         (("-m", "no such", "train.py"), "-m takes a module"),
         (("--saves", "no/run.offgrad", "train.py"), "--saves no/run.offgrad cannot be written"),
+        (("--saves", "train.py", "train.py"), "--saves train.py: the file exists and is no record"),
+        (("-o", "", "train.py"), "--output needs the name of a folder"),
     ],
 )
 def test_wrong_arguments(
     run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    (tmp_path / "train.py").write_text("")
+    (tmp_path / "train.py").write_text("print()")
     result = run("profile", *arguments)
     assert result.returncode == 2
     assert message in result.stderr
@@ -149,8 +187,7 @@ def test_a_full_drive_leaves_no_half_written_file(tmp_path: Path) -> None:
         offgrad.ones(300, 300, requires_grad=True).square().sum().backward()
     _, failures = write(prof, tmp_path)
     assert not failures
-    for each in tmp_path.iterdir():
-        each.unlink()
+    earlier = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
     before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
     try:
@@ -158,7 +195,18 @@ def test_a_full_drive_leaves_no_half_written_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
     assert not written
-    assert [each.partition(":")[0] for each in failures] == [
-        "profile.json", "trace.json", "memory.png", "report.html"
-    ]  # fmt: skip
-    assert not [*tmp_path.iterdir()]
+    assert len(failures) == len(earlier)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == earlier
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX's")
+def test_files_that_were_not_written_are_a_failure(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run.offgrad").write_bytes(GZIP_MAGIC)
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+    (tmp_path / "train.py").write_text(limit + TRAINING)
+    result = run("profile", "--saves", "run.offgrad", "train.py", "1")
+    assert result.returncode == 1
+    assert "run.offgrad: File too large" in result.stderr
+    assert (tmp_path / "run.offgrad").read_bytes() == GZIP_MAGIC
+    assert not list((tmp_path / "offgrad-profile").iterdir())

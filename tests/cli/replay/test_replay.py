@@ -1,7 +1,9 @@
 """offgrad replay and offgrad tune, in this process."""
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,6 +185,27 @@ for step in range(4):
 if "exit" in sys.argv:
     sys.exit(7)
 """
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="pipes are POSIX's")
+def test_tune_ends_quietly_where_nobody_reads(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING.replace('print("step", step)', "pass"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    options = ["--budget", "64KiB", "--bandwidth", "1GB/s", "--seconds", "0.1", "--steps", "2"]
+    result = subprocess.run(
+        [sys.executable, "-m", "offgrad", "tune", *options, "train.py", "9"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert result.returncode in (1, 128 + signal.SIGPIPE)  # Rich and we
+    assert "Traceback" not in result.stderr
 
 
 def _tune_script(

@@ -240,6 +240,12 @@ def test_the_last_line_tells_what_to_do_about_the_limit(run: Run, tmp_path: Path
         (("--policy", "dsk", "x.py"), "--policy: unknown policy 'dsk'; did you mean disk?"),
         (("--policy", "auto", "x.py"), "offgrad tune finds a text"),
         (("--offload-model", "dsk", "x.py"), "--offload-model: unknown policy 'dsk'"),
+        (
+            ("--offload-model", "cast:int8", "x.py"),
+            "parameters must come back bit for bit",
+        ),
+        (("--offload-model", "disk:float16", "x.py"), "must come back bit for bit"),
+        (("--offload-model", "recompute", "x.py"), "parameters cannot be recomputed"),
         (("--memory-limit", "much", "x.py"), "--memory-limit: a size is a number and a unit"),
         (("--memory-limit", "0", "x.py"), "--memory-limit: a size must be positive"),
         (("--directory", "/proc/x", "x.py"), "--directory /proc/x cannot be written to"),
