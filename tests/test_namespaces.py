@@ -191,7 +191,7 @@ def test_compiling_returns_what_it_got() -> None:
     assert offgrad.jit.script(model) is model
     assert offgrad.jit.trace(model, offgrad.ones(1, 1)) is model
 
-    @offgrad.compile  # type: ignore[untyped-decorator]
+    @offgrad.compile
     def double(x: Any) -> Any:
         return 2 * x
 

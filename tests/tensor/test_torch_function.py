@@ -5,6 +5,8 @@ The programs run in processes of their own: the first subclass changes what all 
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -230,17 +232,19 @@ def test_programs_give_the_same_as_with_torch() -> None:
 def test_functions_of_pytorch_are_named() -> None:
     torch = pytest.importorskip("torch")
     x, y = offgrad.ones(2), torch.ones(2)
-    for call in (
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: torch.nn.functional.relu(x),
         lambda: torch.exp(x),
         lambda: torch.stack([x]),
-    ):
+    )
+    for call in calls:
         with pytest.raises(TypeError, match="function of another library"):
             call()
-    for call in (
+    calls = (
         lambda: offgrad.exp(y),
         lambda: offgrad.cat([y]),
         lambda: offgrad.nn.functional.conv2d(y, y),
-    ):
+    )
+    for call in calls:
         with pytest.raises(TypeError, match="PyTorch's Tensor"):
             call()

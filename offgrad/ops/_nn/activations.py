@@ -28,9 +28,6 @@ __all__ = [
 ]
 
 
-_BITS: dict[int, Any] = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
 class Relu(Op):
     """max(x, 0); keeps the result. The gradient at 0 is 0."""
 
@@ -66,7 +63,7 @@ class ReluBackward(Op):
         out = memory.empty(grad.shape, grad.dtype)
         if grad.dtype.kind != "f":
             # Bits times 0 or 1, as integers: the product of a gradient that is not finite is NaN.
-            bits = _BITS[grad.dtype.itemsize]
+            bits = f"u{grad.dtype.itemsize}"
             np.multiply(grad.view(bits), result != 0, out=out.view(bits))
         else:
             kernels.relu_backward(grad, result, out)
