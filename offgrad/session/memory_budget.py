@@ -83,6 +83,9 @@ class MemoryBudget:
         self._evicting_nbytes = 0
         self._freed: deque[Room] = deque()  # from weak references, whose callbacks take no lock
         self._eager_nbytes = 0  # written before their room is needed
+        # Since the last pass ended: bytes that were written, and the most that they and those held
+        # came to.
+        self._written_nbytes = self._most_nbytes = 0
         self._passes = 0
 
     @property
@@ -130,6 +133,7 @@ class MemoryBudget:
         if cached is None:
             cached = CachedStorage(storage, self, self._freed)
             self._held_nbytes += cached.room.nbytes
+            self._most_nbytes = max(self._most_nbytes, self._held_nbytes + self._written_nbytes)
             self._rooms[id(cached.room)] = cached.room
             self._by_storage[storage.uid] = cached.room
             self._order.add(cached.room)
@@ -202,11 +206,18 @@ class MemoryBudget:
         self._order.plan(each.cached.room for each in states if isinstance(each, InMemory))
 
     def finish(self) -> None:
-        """End a pass: arrays that it did not use are no longer planned."""
+        """End a pass: arrays that it did not use are no longer planned.
+
+        If there was room for all that was saved since the pass before, writes do not begin early.
+        """
         self._passes -= 1
+        self.reap()
         if not self._passes:
             self._order.forget_plan()
-        self.reap()
+            bound = self._spill.nbytes
+            if bound is not None and self._most_nbytes + self._packs_room_nbytes <= bound:
+                self._eager_nbytes = 0
+            self._written_nbytes = self._most_nbytes = 0
 
     def evict(self, cached: CachedStorage) -> None:
         """Begin to write all arrays of `cached`, which no eviction counts.
@@ -390,6 +401,7 @@ class MemoryBudget:
         self._forget(eviction)
         if cached is None or not cached.arrays:
             self._held_nbytes -= eviction.nbytes
+            self._written_nbytes += eviction.nbytes
         else:
             self._return(eviction, cached)
 

@@ -326,6 +326,23 @@ def test_nothing_is_written_while_the_budget_has_room() -> None:
         loss.backward()
 
 
+def test_writes_begin_early_only_as_long_as_steps_need_more_than_the_room() -> None:
+    x, backend = normal(1, 128, 128), MemoryBackend(0.002)
+    writes: list[int] = []
+    with memory_store(backend, threads=1) as store:
+        session = budget(8 * KIB64, store)
+        for length in (24, 7, 7, 7):
+            before = len(backend.writes)
+            with session:
+                loss = unary_chain(x, length)
+            settle(store)
+            loss.backward()
+            writes.append(len(backend.writes) - before)
+    assert writes[0] >= 16
+    assert writes[1] > 0  # early
+    assert writes[2:] == [0, 0]
+
+
 def test_the_entry_saved_first_is_evicted_first() -> None:
     with ShapeStore() as store:
         with budget(128 * (8 + 4 + 16), store):
