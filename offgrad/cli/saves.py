@@ -4,13 +4,14 @@ import os
 from types import TracebackType
 from typing import Self
 
+from offgrad.cli.steps import StepEnds
 from offgrad.optim.hooks import register_optimizer_step_post_hook
 from offgrad.prediction import Recording, SaveRecorder
 from offgrad.session.scope import share_hooks
 
 
 class StepSaves:
-    """Records all threads inside the block. Each step of an optimizer ends a step.
+    """Records all threads inside the block. Steps end as `StepEnds` tells.
 
     The steps of a process that the script forked are its own: they neither count nor end it.
 
@@ -23,7 +24,7 @@ class StepSaves:
     def __init__(self, max_nbytes: int | None = None, max_steps: int | None = None) -> None:
         self._recorder = SaveRecorder(max_nbytes)
         self._max_steps, self._steps = max_steps, 0
-        self._pid = os.getpid()
+        self._ends, self._pid = StepEnds(), os.getpid()
 
     @property
     def recording(self) -> Recording | None:
@@ -38,7 +39,7 @@ class StepSaves:
     def __enter__(self) -> Self:
         self._recorder.start()
         share_hooks()
-        self._handle = register_optimizer_step_post_hook(lambda *_: self._step())
+        self._handle = register_optimizer_step_post_hook(self._after_update)
         return self
 
     def __exit__(
@@ -52,8 +53,8 @@ class StepSaves:
         self._recorder.stop()
         share_hooks()
 
-    def _step(self) -> None:
-        if self._recorder.has_saves:  # else a step of another optimizer, just now
+    def _after_update(self, optimizer: object, *_: object) -> None:
+        if self._ends.ends(optimizer) and self._recorder.has_saves:
             self._recorder.step()
             if os.getpid() != self._pid:
                 return

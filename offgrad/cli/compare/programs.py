@@ -17,6 +17,7 @@ from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.observer import Observer
 from offgrad.cli.compare.training import Step
 from offgrad.cli.script import Script as Program
+from offgrad.cli.steps import StepEnds
 from offgrad.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from offgrad.profiler import MemoryProfile
 from offgrad.session import OffloadSession
@@ -62,9 +63,9 @@ class _Program:
 class Script(_Program):
     """A script, run as ``python script arguments`` would, the whole of it in the session.
 
-    A step ends with a call of ``step()`` of the optimizer that was the first to make one. So the
-    first step includes all that comes before the training. After the last step the script ends,
-    by an exception that it should not catch.
+    A step ends with a call of ``step()`` of the first optimizer: see `StepEnds`. So the first step
+    includes all that comes before the training. After the last step the script ends, by an
+    exception that it should not catch.
 
     Which thread makes the first step is a race, and the loss and the gradients of a step are those
     of all threads; so a script with steps in several threads is not the same in each run.
@@ -72,7 +73,7 @@ class Script(_Program):
 
     def __init__(self, config: Config, session: OffloadSession) -> None:
         super().__init__(config, session)
-        self._counted: Optimizer | None = None
+        self._ends = StepEnds()
         self._num_steps = 0
         self._pid = os.getpid()
         self._threads: set[threading.Thread] = set()
@@ -93,9 +94,7 @@ class Script(_Program):
             if os.getpid() != self._pid:
                 return  # the steps of a process that the script forked are its own
             self._threads.add(threading.current_thread())
-            if self._counted is None:
-                self._counted = optimizer
-            if optimizer is not self._counted:
+            if not self._ends.ends(optimizer):
                 return
             if self._num_steps < self._config.steps:
                 self._num_steps += 1

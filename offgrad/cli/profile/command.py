@@ -17,6 +17,7 @@ from offgrad.cli.folders import use_spill_directory
 from offgrad.cli.run.live import show
 from offgrad.cli.saves import StepSaves
 from offgrad.cli.script import Script
+from offgrad.cli.steps import StepEnds
 from offgrad.optim.hooks import register_optimizer_step_post_hook
 from offgrad.prediction import Recording
 from offgrad.prediction.recording import GZIP_MAGIC
@@ -57,9 +58,9 @@ def profile(
     """Record what any script that uses offgrad keeps in memory, and why.
 
     The options of offgrad stand before the script, and what follows the script is the script's own.
-    Each step of an optimizer ends a step of the profile. When the script has ended, also by an
-    error, Ctrl-C or SIGTERM, tables on standard error say what was alive at the peak, by which
-    line, and what each module did. The folder gets
+    A call of step() of the first optimizer ends a step of the profile. When the script has ended,
+    also by an error, Ctrl-C or SIGTERM, tables on standard error say what was alive at the peak, by
+    which line, and what each module did. The folder gets
 
     \b
       profile.json  all figures, as of Profile.to_dict; with --saves, for offgrad replay and tune
@@ -167,7 +168,13 @@ class _Ending:
         self._recording = record()
         self._profile = self._recording.__enter__()
         prof = self._profile
-        self._handle = register_optimizer_step_post_hook(lambda *_: prof.step())
+        steps = StepEnds()
+
+        def after_update(optimizer: object, *_: object) -> None:
+            if steps.ends(optimizer):
+                prof.step()
+
+        self._handle = register_optimizer_step_post_hook(after_update)
         self._saves = None if file is None else StepSaves().__enter__()
 
     def terminate(self, signum: int, frame: object) -> None:
