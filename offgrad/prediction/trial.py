@@ -24,7 +24,7 @@ class Trial:
             far as they are predicted to take at most 1.3 times as long.
 
     Attributes:
-        best: the plan whose steps took the least time so far.
+        best: the plan whose steps took the least time so far, as `typical` tells.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -54,11 +54,11 @@ class Trial:
         self._spent_seconds += seconds
         if counts:
             self._seconds[plan].append(seconds)
-            self.best = min(self._seconds, key=self._least)
+            self.best = min(self._seconds, key=self._time)
         if not self._turns:
             self._rounds += 1
-            most = self._least(self.best) * _MAX_MEASURED
-            good = [each for each in self._seconds if self._least(each) <= most]
+            most = self._time(self.best) * _MAX_MEASURED
+            good = [each for each in self._seconds if self._time(each) <= most]
             if len(good) > 1 and self._rounds < self._max_rounds():
                 self._turns = _round(good)
 
@@ -69,7 +69,7 @@ class Trial:
     def lines(self) -> list[str]:
         """Return what steps took, as lines of text."""
         return [
-            f"  measured {min(seconds):.3f} s: {plan}"
+            f"  measured {typical(seconds):.3f} s: {plan}"
             for plan, seconds in self._seconds.items()
             if seconds
         ]
@@ -79,8 +79,17 @@ class Trial:
         of_seconds = int(_MAX_SECONDS * self._rounds / max(self._spent_seconds, 1e-9))
         return max(_ROUNDS, min(_MAX_ROUNDS, of_seconds))
 
-    def _least(self, plan: Plan) -> float:
-        return min(self._seconds[plan], default=float("inf"))
+    def _time(self, plan: Plan) -> float:
+        return typical(self._seconds[plan])
+
+
+def typical(seconds: Sequence[float]) -> float:
+    """Return the mean of the fastest three quarters; infinite without any.
+
+    A step may take much longer by chance, hardly shorter; the minimum is less sure than this mean.
+    """
+    fastest = sorted(seconds)[: max(1, len(seconds) * 3 // 4)]
+    return sum(fastest) / len(fastest) if fastest else float("inf")
 
 
 def _round(plans: Sequence[Plan]) -> list[tuple[Plan, bool]]:
