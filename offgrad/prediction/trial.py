@@ -9,7 +9,8 @@ _ROUNDS = 3
 _MAX_ROUNDS = 10  # of short steps, whose times differ more by chance
 _MAX_SECONDS = 5.0  # of all rounds, if there are more than three
 _MAX_PREDICTED = 1.3  # of the chosen plan's time; measured predictions were up to 30% off
-_MAX_MEASURED = 1.1  # of the best time; slower plans take no part in the next round
+# Of the best time; slower plans take no part in the next round. Few steps may be slow by chance.
+_MAX_MEASURED, _MAX_MEASURED_AT_FIRST = 1.1, 1.3
 
 
 class Trial:
@@ -57,7 +58,8 @@ class Trial:
             self.best = min(self._seconds, key=self._time)
         if not self._turns:
             self._rounds += 1
-            most = self._time(self.best) * _MAX_MEASURED
+            is_early = self._rounds < _ROUNDS
+            most = self._time(self.best) * (_MAX_MEASURED_AT_FIRST if is_early else _MAX_MEASURED)
             good = [each for each in self._seconds if self._time(each) <= most]
             if len(good) > 1 and self._rounds < self._max_rounds():
                 self._turns = _round(good)
