@@ -83,8 +83,8 @@ class MemoryBudget:
         self._evicting_nbytes = 0
         self._freed: deque[Room] = deque()  # from weak references, whose callbacks take no lock
         self._eager_nbytes = 0  # written before their room is needed
-        # Since the last pass ended: bytes that were written, and the most that they and those held
-        # came to.
+        # Since the last pass ended: the bytes that were written and freed, and the most that these
+        # and the bytes held came to together.
         self._written_nbytes = self._most_nbytes = 0
         self._passes = 0
 

@@ -16,6 +16,7 @@ import offgrad
 from offgrad import checkpoint, memory, nn, optim
 from offgrad.memory import OutOfMemoryError
 from offgrad.nn import functional as F
+from offgrad.policies import When
 from tests.paging.models import WIDTH, assert_same, batches, mlp, result_of
 from tests.session.backends import MemoryBackend
 
@@ -411,7 +412,9 @@ def test_a_strict_budget_holds_or_one_error_says_what_would_do(pages: int) -> No
 def test_lossy_policies_are_for_state_alone() -> None:
     with pytest.raises(ValueError, match="bit for bit"), offgrad.offload_model("cast:float16"):
         mlp(1)
-    with offgrad.offload_model("disk", gradients="cast:float16"):
+    with pytest.raises(ValueError, match="gradients must come back bit for bit"):
+        offgrad.offload_model("disk", gradients="cast:float16")
+    with offgrad.offload_model("disk", gradients=When("disk:float16", op="Gradient")):
         model = mlp(1)
     x, y = next(batches(1))
     with pytest.raises(ValueError, match="bit for bit"):

@@ -145,7 +145,7 @@ def _record(program: Script, folder: Path, saves: Path | None) -> None:
         ending.close()
         raise
     except BaseException as error:
-        ending.has_failed = True
+        ending.has_failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
         ending.is_interrupted = isinstance(error, KeyboardInterrupt)
         raise
 
@@ -154,7 +154,7 @@ class _Ending:
     """Records from its making to `finish`.
 
     Attributes:
-        has_failed: whether an error, `sys.exit` or a signal ended the program.
+        has_failed: whether an error, a signal or `sys.exit` with a status but 0 ended the program.
         is_interrupted: whether that was Ctrl-C.
     """
 

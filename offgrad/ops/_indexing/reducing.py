@@ -233,15 +233,14 @@ def index_reduce(
             f"index_reduce(): reduce must be one of {', '.join(_REDUCTIONS[1:])}, got {reduce!r}"
         )
     axis = normalize_dim(dim, x._array.ndim, "index_reduce")
-    at = index
-    check_entries(x, dim, at, "index_reduce")
-    values = check_source(x, axis, at, values, "index_reduce")
+    check_entries(x, dim, index, "index_reduce")
+    values = check_source(x, axis, index, values, "index_reduce")
     if not values._array.ndim and not x._array.ndim:
         entries = values.reshape(1), reduce
-        combined = index_reduce(x.reshape(1), 0, at, *entries, include_self=include_self)
+        combined = index_reduce(x.reshape(1), 0, index, *entries, include_self=include_self)
         return combined.reshape(())
     shape = values._array.shape
     spread = np.broadcast_to(
-        at._array.reshape(-1, *(1,) * (len(shape) - axis - 1)).astype(np.int64), shape
+        index._array.reshape(-1, *(1,) * (len(shape) - axis - 1)).astype(np.int64), shape
     )
     return scatter_reduce(x, axis, wrap(spread), values, reduce, include_self=include_self)

@@ -142,32 +142,21 @@ def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     return _cat(tensors, dim, "cat")
 
 
-def _without_empty(tensors: "list[Tensor]", dim: int) -> "list[Tensor]":
-    """Return the tensors without empty vectors, which PyTorch joins with tensors of any shape;
-    those that require grad get a shape that fits.
-    """
-    others = [each for each in tensors if each._array.shape != (0,)]
-    if len(others) == len(tensors) or not others:
-        return tensors if others else tensors[:1]
-    shape = list(others[0]._array.shape)
-    if not shape or not -len(shape) <= dim < len(shape):
-        return others
-    shape[dim] = 0
-    empty = [each for each in tensors if each._array.shape == (0,) and each.requires_grad]
-    return others + [each.reshape(shape) for each in empty]
-
-
 def _cat(tensors: "Sequence[Tensor]", dim: int, where: str) -> "Tensor":
     tensors = _listed(tensors, where)
     dtype = common_dtype(*tensors)
-    if len(tensors) > 1:
-        tensors = _without_empty(tensors, dim)
-    first = tensors[0]._array.shape
+    full = [each for each in tensors if each._array.shape != (0,)] or tensors
+    first = full[0]._array.shape
     if not first:
         raise RuntimeError(
             f"{where}: a zero-dimensional tensor cannot be concatenated; use stack(), or reshape(1)"
         )
     axis = normalize_dim(dim, len(first), where)
+    if len(full) < len(tensors):
+        # In PyTorch an empty vector can be joined with any tensor. It adds nothing but its graph.
+        nothing = first[:axis] + (0,) + first[axis + 1 :]
+        empty = [each for each in tensors if each._array.shape == (0,) and each.requires_grad]
+        tensors = full + [each.reshape(nothing) for each in empty]
     for index, each in enumerate(tensors):
         shape = each._array.shape
         alike = shape[:axis] + first[axis : axis + 1] + shape[axis + 1 :]

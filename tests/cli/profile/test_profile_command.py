@@ -204,7 +204,7 @@ def test_a_full_drive_leaves_no_half_written_file(tmp_path: Path) -> None:
 def test_files_that_were_not_written_are_a_failure(run: Run, tmp_path: Path) -> None:
     (tmp_path / "run.offgrad").write_bytes(GZIP_MAGIC)
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-    (tmp_path / "train.py").write_text(limit + TRAINING)
+    (tmp_path / "train.py").write_text(limit + TRAINING + "sys.exit(0)")
     result = run("profile", "--saves", "run.offgrad", "train.py", "1")
     assert result.returncode == 1
     assert "run.offgrad: File too large" in result.stderr
