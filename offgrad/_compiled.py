@@ -81,6 +81,8 @@ def compile(
         return lambda function: compile(function, disable=disable)
     if not callable(model):
         raise TypeError(f"compile takes a module or function, got {type(model).__name__}")
+    if isinstance(model, OptimizedModule):
+        return model
     if isinstance(model, Module) and not disable:
         return OptimizedModule(model)
     return model

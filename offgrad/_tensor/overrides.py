@@ -125,12 +125,13 @@ def default_torch_function(
     """
     if not all(issubclass(cls, kind) for kind in types):
         return NotImplemented
-    if func is state.running and not state.enabled:
+    module = getattr(func, "__module__", None) or "torch"  # functions in C have none
+    if func is state.running and not state.enabled and module.partition(".")[0] == "torch":
         # Functions of this library would not have asked again.
-        name = f"{getattr(func, '__module__', None) or 'torch'}.{getattr(func, '__name__', func)}"
         raise TypeError(
-            f"{name} is a function of another library that was called with a tensor of offgrad: "
-            "import offgrad's instead, as in import offgrad.nn.functional as F"
+            f"{module}.{getattr(func, '__name__', func)} is a function of PyTorch that was called "
+            "with a tensor of offgrad: import offgrad's instead, as in import "
+            "offgrad.nn.functional as F"
         )
     outer, state.running = state.running, func
     try:

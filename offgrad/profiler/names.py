@@ -7,7 +7,7 @@ from weakref import WeakSet, ref
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.memory import Storage
 from offgrad.nn import Module
-from offgrad.nn.hooks.call_stack import module_registrations
+from offgrad.nn.hooks.call_stack import module_registrations, without_wrappers
 
 Name = tuple[Storage, str, str, str]
 """A storage, and op, slot and module: ``"Parameter"``, the parameter's name, that of its module.
@@ -37,7 +37,7 @@ class Names:
             self._known = module_registrations.count
             self._are_named = False
             self._parameters = {
-                id(parameter): (ref(parameter), module_name, name)
+                id(parameter): (ref(parameter), without_wrappers(module_name), name)
                 for root in list(self._roots)
                 for module_name, module in root.named_modules()
                 for name, parameter in module._parameters.items()

@@ -215,7 +215,8 @@ class MemoryBudget:
         if not self._passes:
             self._order.forget_plan()
             bound = self._spill.nbytes
-            if bound is not None and self._most_nbytes + self._packs_room_nbytes <= bound:
+            most_nbytes = self._most_nbytes  # 0 if a further pass went through the same graph
+            if bound is not None and 0 < most_nbytes <= bound - self._packs_room_nbytes:
                 self._eager_nbytes = 0
             self._written_nbytes = self._most_nbytes = 0
 

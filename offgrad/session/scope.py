@@ -8,7 +8,7 @@ from offgrad.autograd import saved_tensor
 from offgrad.autograd.save_hooks import SaveHooks, Unpacker
 from offgrad.autograd.saved_tensor import Save, pop_hooks, push_hooks
 from offgrad.nn import Module
-from offgrad.nn.hooks.call_stack import Call
+from offgrad.nn.hooks.call_stack import Call, without_wrappers
 from offgrad.policies import ByModule, Policy
 from offgrad.policies.by_module import Rule
 
@@ -116,7 +116,8 @@ class ModuleScope:
             ValueError: listing similar names.
         """
         if isinstance(self._policy, ByModule) and self._model is not None:
-            self._policy.check(_qualified_names(self._model), type(self._model).__name__)
+            names = dict.fromkeys(map(without_wrappers, _qualified_names(self._model)))
+            self._policy.check(names, type(self._model).__name__)
 
     def enter(self, session: "OffloadSession", call: Call) -> None:
         """Push hooks of `session` for `call`, if the session applies inside its module.

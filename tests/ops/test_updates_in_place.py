@@ -167,6 +167,34 @@ def test_a_failing_pack_hook_changes_nothing(name: str) -> None:
     assert not target.requires_grad
 
 
+def test_hooks_may_run_the_operation_on_the_target() -> None:
+    """What a pack hook computes out of place is no part of the change that it is called for."""
+    leaf, ones = offgrad.zeros(4).requires_grad_(), offgrad.ones(2)
+    x, seen = leaf * 1, []
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(x.index_add(0, offgrad.tensor([3]), offgrad.tensor([100.0])))
+        return tensor
+
+    with offgrad.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+        x.index_add_(0, offgrad.tensor([0, 1]), ones)
+    assert seen[0].tolist() == [0, 0, 0, 100]
+    assert x.tolist() == [1, 1, 0, 0]
+
+
+def test_a_limit_names_the_recorded_change() -> None:
+    x = offgrad.zeros(1000, 100).requires_grad_() * 1
+    values = offgrad.ones(100, 1000).t()
+    with (
+        memory.limit(memory.allocated() + values.nbytes // 2),
+        pytest.raises(offgrad.OutOfMemoryError, match="forward of IndexAddBackward0"),
+    ):
+        x.index_add_(0, offgrad.arange(1000), values)
+    assert x._version == 0
+    assert x.grad_fn is not None
+    assert x.grad_fn.name() == "MulBackward0"
+
+
 def test_a_failing_recorded_change_changes_nothing() -> None:
     source = VALUES.clone().requires_grad_()
     target = start().requires_grad_() * 1

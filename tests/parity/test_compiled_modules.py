@@ -74,14 +74,33 @@ def test_calls_are_calls_of_the_module() -> None:
 
 
 def test_modules_keep_their_names_in_sessions() -> None:
+    inner = nn.Sequential(nn.Linear(64, 64), nn.GELU())
+
+    def names(called: nn.Module, policy: Any = "pool,min=0", **options: Any) -> set[str]:
+        with offgrad.offload(policy, **options) as session:
+            loss = called(offgrad.ones(32, 64)).sum()
+        loss.backward()
+        assert session.ledger.saves
+        return set(session.ledger.by_module)
+
+    plain = names(inner)
+    wrapped = offgrad.compile(inner)
+    assert names(wrapped) == names(wrapped, model=wrapped) == plain
+    assert names(nn.Sequential(wrapped)) == names(nn.Sequential(inner))
+    wrapped.register_forward_hook(lambda *_: None)
+    assert names(wrapped) == plain
+    names(wrapped, {"1": "pool"}, model=wrapped)
+    with pytest.raises(ValueError, match="'2' matches none of"):
+        offgrad.offload({"2": "pool"}, model=wrapped)
+    wide = offgrad.compile(nn.Sequential(nn.Linear(256, 256), nn.GELU()))
+    offload = offgrad.offload_model(wide, {"0": "disk"}, window="1MiB")
+    wide(offgrad.ones(32, 256)).sum().backward()
+    assert {row.module for row in offload.ledger.rows} == {"0"}
+
+
+def test_a_compiled_module_is_compiled_once() -> None:
     _, wrapped = compiled(offgrad)
-    with offgrad.offload("pool,min=0") as session:
-        loss = wrapped(offgrad.ones(4, 2)).sum()
-    loss.backward()
-    assert "0" in session.ledger.by_module
-    assert not [name for name in session.ledger.by_module if "_orig_mod" in name]
-    with offgrad.offload_model(wrapped, "pool"):
-        pass
+    assert offgrad.compile(wrapped) is wrapped
 
 
 def test_copies_are_compiled_modules() -> None:

@@ -103,6 +103,11 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         RuntimeError,
         "without overflow",
     ),
+    "assignment by a mask of another shape": (
+        lambda lib: lib.zeros(3).__setitem__(lib.tensor([True, False, True]), lib.ones(2, 1)),
+        RuntimeError,
+        "shape mismatch|cannot put",
+    ),
     "scatter_reduce_ of a number at -1": (
         lambda lib: lib.ones(()).scatter_reduce_(0, lib.tensor(-1), lib.tensor(3.0), "amax"),
         RuntimeError,
@@ -123,6 +128,12 @@ def test_refused(lib: Any, name: str) -> None:
     call, kind, text = REFUSED[name]
     with pytest.raises(kind, match=text):
         call(lib)
+
+
+def test_empty_vectors_alone_have_gradients(lib: Any) -> None:
+    first, second = lib.zeros(0), lib.zeros(0, requires_grad=True)
+    lib.cat([first, second]).sum().backward()
+    assert list(second.grad.shape) == [0]
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -54,12 +54,12 @@ class Call:
 
     def name(self, root: "Module | None") -> str:
         """Return the module's qualified name, from `root` or the outermost called module on."""
-        return self._name(root).text
+        return without_wrappers(self._name(root).text)
 
     def name_inside(self, root: "Module") -> str | None:
         """Return the module's qualified name from `root` on; None if it is not below `root`."""
         name = self._name(root)
-        return name.text if name.is_below_root else None
+        return without_wrappers(name.text) if name.is_below_root else None
 
     def depth_below(self, module: "Module", root: "Module | None") -> int | None:
         """Return how many levels below `module` this call's module is; None if it is not below.
@@ -120,6 +120,13 @@ def current_module_name(root: "Module | None" = None) -> str:
 
 
 saved_tensor.current_module = current_module_name
+
+
+def without_wrappers(name: str) -> str:
+    """Return a qualified name without the parts of compiled modules: rules hold for both."""
+    if "_orig_mod" not in name:
+        return name
+    return ".".join(each for each in name.split(".") if each != "_orig_mod")
 
 
 class _SubmodulePaths:

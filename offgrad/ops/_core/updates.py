@@ -10,9 +10,11 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.mutation import check_mutable, rewrite_history
 from offgrad.autograd.op import Array, Op, observers
+from offgrad.autograd.out_of_memory import name_forward
 from offgrad.autograd.saved_tensor import targets
 from offgrad.autograd.tensor_base import wrap
 from offgrad.autograd.views import requires_grad
+from offgrad.memory import OutOfMemoryError
 from offgrad.ops._core.inplace_forms import is_general, is_recorded
 
 if TYPE_CHECKING:
@@ -50,8 +52,13 @@ class Update(Op):
 
     @classmethod
     def _apply(cls, inputs: "tuple[Tensor | None, ...]", parameters: dict[str, Any]) -> list[Any]:
-        _, target, name = targets.get(get_ident(), (None, None, ""))
-        if target is None or not cls._may_change(target, name, inputs):
+        thread = get_ident()
+        storage, target, name = targets.get(thread, (None, None, ""))
+        if storage is None or target is not inputs[0] or name != cls.in_place_name:
+            return super()._apply(inputs, parameters)
+        assert target is not None
+        targets[thread] = storage, target, ""  # hooks may run the operation on the target, too
+        if not cls._may_change(target, inputs):
             return super()._apply(inputs, parameters)
         recorded = grad_mode.state.grad_enabled and (
             is_recorded(target, None) or any(map(requires_grad, inputs))
@@ -66,8 +73,10 @@ class Update(Op):
             target._storage.write(name)  # which may move the memory
             try:
                 node.change(target._array, *arrays[1:], **parameters)
-            except Exception:
+            except Exception as error:
                 target._storage.version -= 1  # nothing has changed
+                if isinstance(error, OutOfMemoryError):
+                    name_forward(error, node, inputs)
                 raise
         finally:
             restore_float_errors(previous)
@@ -76,9 +85,9 @@ class Update(Op):
         return [target]
 
     @classmethod
-    def _may_change(cls, target: "Tensor", name: str, inputs: "tuple[Tensor | None, ...]") -> bool:
+    def _may_change(cls, target: "Tensor", inputs: "tuple[Tensor | None, ...]") -> bool:
         """Return whether this operation may write its result over `target` at once."""
-        if inputs[0] is not target or name != cls.in_place_name or observers or is_general(target):
+        if observers or is_general(target):
             return False
         array, needs_copy = target._array, cls.saves_changed or not grad_mode.state.grad_enabled
         if not (array.flags.c_contiguous or cls.changes_any_layout):

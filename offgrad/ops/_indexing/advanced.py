@@ -490,7 +490,9 @@ def _index_put(input: "Tensor", parsed: _Parsed, values: Any, accumulate: bool) 
         return IndexPut.apply(input, source, *arrays, **where)
     except IndexError as error:
         raise _explained(error, input, arrays) from None
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
+        if isinstance(error, TypeError) and "boolean array indexing" not in str(error):
+            raise
         raise RuntimeError(
             f"cannot put a {describe(source)} into a {describe(input)}: {_in_our_words(error)}"
         ) from None

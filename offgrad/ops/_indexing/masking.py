@@ -30,8 +30,8 @@ class _MaskedUpdate(Update):
     """x changed where a mask that broadcasts is true."""
 
     @classmethod
-    def _may_change(cls, target: "Tensor", name: str, inputs: "tuple[Tensor | None, ...]") -> bool:
-        if not super()._may_change(target, name, inputs):
+    def _may_change(cls, target: "Tensor", inputs: "tuple[Tensor | None, ...]") -> bool:
+        if not super()._may_change(target, inputs):
             return False
         shape, mask = target._array.shape, inputs[1]
         return mask is not None and broadcast_shape(shape, mask._array.shape) == shape

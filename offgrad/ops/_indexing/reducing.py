@@ -168,6 +168,10 @@ def scatter_reduce(
             f"{describe(source)}"
         )
     axis = normalize_dim(dim, x._array.ndim, "scatter_reduce")
+    if category(x._array.dtype) == 3 and reduce in ("amax", "amin"):
+        raise NotImplementedError(
+            f"scatter_reduce: complex numbers have no order, so no {reduce}, got a {describe(x)}"
+        )
     start = x
     if not include_self:
         # It checks the index, too.
@@ -179,10 +183,6 @@ def scatter_reduce(
         check_index(x, axis, index, "scatter", x, source)
         return ScatterSum.apply(start, index, fitting(source, index), dim=axis)
     options = {"reduce": reduce, "include_self": include_self}
-    if category(x._array.dtype) == 3 and reduce != "prod":
-        raise NotImplementedError(
-            f"scatter_reduce: complex numbers have no order, so no {reduce}, got a {describe(x)}"
-        )
     if not index._array.size and index._array.ndim != x._array.ndim:
         return start.clone() if start is x else start
     check_index(x, axis, index, "scatter", x, source)

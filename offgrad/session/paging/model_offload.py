@@ -17,6 +17,7 @@ from offgrad.autograd.tensor_base import drop_array, wrap
 from offgrad.memory import Storage, turn_paged, turn_resident
 from offgrad.memory.forks import forkables
 from offgrad.nn import Module, Parameter
+from offgrad.nn.hooks.call_stack import without_wrappers
 from offgrad.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
@@ -173,7 +174,7 @@ class ModelOffload:
         for module_name, module in model.named_modules():
             for name, param in module._parameters.items():
                 if param is not None and names.get(id(param), "").rpartition(".")[2] == name:
-                    self._take_over(param, module_name, name)
+                    self._take_over(param, without_wrappers(module_name), name)
 
     def _take_over(self, param: Any, module: str, name: str) -> None:
         """Page a parameter, and what another owner has paged of it."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from offgrad.nn import Module
+from offgrad.nn.hooks.call_stack import without_wrappers
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -72,7 +73,7 @@ class ParameterNames:
         for root in roots:
             for name, param in root.named_parameters():
                 module, _, slot = name.rpartition(".")
-                names.setdefault(id(param), (module, slot))
+                names.setdefault(id(param), (without_wrappers(module), slot))
         for number in list(self._parameters):
             tensor = self.parameter(number)
             if tensor is not None and id(tensor) in names:
