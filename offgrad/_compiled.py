@@ -67,7 +67,7 @@ def compile(
     disable: bool = False,
     **further: Any,
 ) -> Any:
-    """Return the function itself, or the module as an `OptimizedModule`: kernels are compiled.
+    """Return the function itself, or an `OptimizedModule` of the module: nothing is compiled.
 
     Without a model, return a decorator that does so. All options are accepted.
 

@@ -54,7 +54,7 @@ class StepSaves:
         share_hooks()
 
     def _after_update(self, optimizer: object, *_: object) -> None:
-        if self._ends.ends(optimizer) and self._recorder.has_saves:
+        if self._ends.ends(optimizer) and self._recorder.has_saves:  # else no step of training
             self._recorder.step()
             if os.getpid() != self._pid:
                 return

@@ -310,7 +310,7 @@ def check_operand(value: Any, where: str) -> Any:
 
 
 def _class_of(value: Any) -> str:
-    """Return the name of a class, for a message; that of PyTorch's tensors is ours as well."""
+    """Return the name of a class for a message. PyTorch's `Tensor` is told from ours."""
     kind = type(value)
     if kind.__module__.partition(".")[0] != "torch":
         return kind.__name__

@@ -57,7 +57,7 @@ class Update(Op):
         if storage is None or target is not inputs[0] or name != cls.in_place_name:
             return super()._apply(inputs, parameters)
         assert target is not None
-        targets[thread] = storage, target, ""  # hooks may run the operation on the target, too
+        targets[thread] = storage, target, ""  # what hooks do to the target is no part of the form
         if not cls._may_change(target, inputs):
             return super()._apply(inputs, parameters)
         recorded = grad_mode.state.grad_enabled and (
